@@ -1,16 +1,15 @@
 /* Products of rows of two sparse matrices where a third has entries: the gradients of SpGEMM.
  *
- *     row i of x     a hash table of its columns and values, or of a window of them
+ *     row i of x     a table of its columns and values, or of a window of them
  *     row i of a     a tile of entries (i, k) at a time; SHARE lanes take one of them
  *     row k of y     each lane adds every SHARE-th product; the lanes' sums meet in a tree
  *     tile           a partial sum for each entry, to which window after window is added
  *
  * Each output has one owner and one order of terms, which follows from the structures and from the
- * size of windows on this card. Columns that x repeats add in its order.
+ * size of windows. Columns that x repeats add in its order.
  *
- * The classes of rows are those of the symbolic phase (cuda_classes.cuh): a warp computes a short
- * row, and a block one whose table is large or whose entries in a are many. Only the table takes
- * shared memory that depends on the row. */
+ * A warp computes a short row, and a block one whose table is large or whose entries in a are many
+ * (cuda_classes.cuh). */
 #include "../cuda/reference.cuh"
 #include "cuda_table.cuh"
 
@@ -23,52 +22,63 @@ struct dots_args {
     entry_output out;
 };
 
-/* Always hashed: of x's row all columns have to be found, whatever lies between them. */
-static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
+/* Long rows of a are shared by stripes of tiles, an entry for each thread. */
+enum : unsigned { STRIPES_OF_DOTS = 0x3000 };
+
+/* Entries of x that can be hashed in so many bytes: each takes two slots. */
+template <class A> static __device__ __forceinline__ int hashed_in(int bytes)
 {
-    return row_shape{SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
+    return bytes / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
 }
 
-/* A row's class: that of x's row as a hash table, or that of the work if it is larger. */
+/* A row's class. */
 template <class A> struct class_of_dots {
     dots_args s;
-    class_bytes bytes;
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
-        const int work = class_of_work(row_range(s.a, i, &begin));
-        if (!row_range(s.a, i, &begin)) return -1;
-        const int fits = bytes.smallest(bytes_of<A>(shape_of(s, i, &begin), SPGEMM_IN_HASH));
-        return fits > work ? fits : work;
+        const int64_t entries = row_range(s.a, i, &begin);
+        if (!entries) return -1;
+        if (entries <= BLOCK && row_range(s.x, i, &begin) <= hashed_in<A>(ROOM))
+            return entries > WARP;
+        return entries > 8 * BLOCK ? 3 : 2;
     }
 };
 
-/* Entries [begin, end) of x in a table. Values of columns that repeat are added by one warp, in
- * turns. */
+/* Row i of x, whose entries begin at `begin`: all of its columns have to be found. They are hashed,
+ * unless they rise and a block has room for their ranks. */
 template <int WARPS, class A>
-static __device__ __forceinline__ table<A> table_of(const dots_args &s, row_shape r, int64_t begin,
-                                                    int64_t end, int byte)
+static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t i, int64_t *begin)
 {
     typedef group<WARPS> g;
-    table<A> t;
-    r.entries = end - begin;
-    t.lay_out(r, byte, (int)slots_of(r));
-    empty_table<WARPS>(t);
-    bool again = false;
-    for (int64_t p = begin + g::thread(); p < end; p += g::THREADS) {
-        const int32_t j = __ldg(s.x.idx + p);
-        if (uint32_t(j) < uint32_t(s.x.cols)) again |= t.enter(j);
+    row_shape r = {SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
+    if (WARPS == 1 || bytes_of<A>(r, SPGEMM_IN_RANKED) > WARPS * ROOM) return r;
+    bool falls = false;
+    for (int64_t at = g::thread(); at < r.entries; at += g::THREADS) {
+        const int32_t j = __ldg(s.x.idx + *begin + at);
+        falls |= uint32_t(j) >= uint32_t(s.x.cols) || (at && j <= __ldg(s.x.idx + *begin + at - 1));
     }
-    /* All columns are in the table before the first value is added. */
-    const bool repeats = g::any(again);
-    g::sync();
-    const int step = repeats ? WARP : g::THREADS;
-    for (int64_t first = begin; first < end && (!repeats || !g::warp()); first += step) {
+    if (!g::any(falls)) r.where = SPGEMM_IN_RANKED;
+    return r;
+}
+
+/* Entries [begin, end) of x in a table, and their values. Those of columns that may repeat are
+ * added by one warp, in turns. */
+template <int WARPS, class A>
+static __device__ __forceinline__ table<A> window_of(const dots_args &s, row_shape r, int64_t begin,
+                                                     int64_t end, int byte)
+{
+    typedef group<WARPS> g;
+    r.entries = end - begin;
+    bool falls;
+    table<A> t = table_of<WARPS, A>(s.x, r, begin, byte, &falls);
+    const int step = falls ? WARP : g::THREADS;
+    for (int64_t first = begin; first < end && (!falls || !g::warp()); first += step) {
         const int64_t p = first + g::thread();
         const int32_t j = p < end ? __ldg(s.x.idx + p) : int32_t(NO_COLUMN);
         const int slot = uint32_t(j) < uint32_t(s.x.cols) ? t.find(j) : -1;
         const A value = slot < 0 ? A(0) : edge_value<A>(s.x_val, edge_of(s.x_val, p), 0);
-        if (repeats)
+        if (falls)
             add_in_order(&t, term<A>{slot, rank_in_warp(slot), A(1), value});
         else if (slot >= 0)
             t.sum(slot) = value;
@@ -97,72 +107,65 @@ static __device__ __forceinline__ A dot(const dots_args &s, const table<A> &t, i
     return all;
 }
 
-/* Sums of a tile, an entry of a each; as many as a thread each, or as there is room for: a block
- * that asks for more shared memory than its card has does not start. */
-template <int WARPS, class A> struct partial_sums {
-    enum { MOST = sizeof(largest_head) / sizeof(A), THREADS = group<WARPS>::THREADS };
-    enum { TILE = MOST < THREADS ? MOST : THREADS };
-    A of[TILE];
-};
-
-/* Tiles of a row are shared by its stripes. A row of x of one window stays in the table for all
- * tiles; one of several comes again for each.
+/* The tiles of a stripe of row i, by a warp or a block. A row of x of one window stays in the table
+ * for all tiles; one of several comes again for each.
  *
  *     tile        for each window of x: table, then AT_ONCE entries of a at a time
  *     partial     sum over windows, in their order; written when the last has come
  *
  * The group meets before a table is overwritten, and before partial sums are. */
 template <int WARPS, class A>
-static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
-    dots_rows(const dots_args s, const row_work w, int k)
+static __device__ __forceinline__ void dots_of_row(const dots_args &s, int64_t i, int stripe,
+                                                   int stripes, int byte, A *partial)
 {
     typedef group<WARPS> g;
-    enum { AT_ONCE = g::THREADS / SHARE, TILE = partial_sums<WARPS, A>::TILE };
-    const auto room = shared_room<WARPS, partial_sums<WARPS, A>>::of(spgemm_shared, w.bytes.of[k]);
-    const int stripes = k == LARGEST ? STRIPES : 1;
-    A *const partial = room.head->of;
-    for_rows<WARPS>(w, k, stripes, &room.says->ticket, [&](int64_t i, int stripe) {
-        int64_t p0, r0;
-        const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
-        const row_shape r = shape_of(s, i, &r0);
-        /* Two slots for each entry of x are all that a window takes. */
-        const int64_t capacity = w.bytes.of[k] / slot_bytes<A>(SPGEMM_IN_HASH, false, false) / 2;
-        const int64_t windows = ceil_div(r.entries, capacity), r_end = r0 + r.entries;
-        table<A> t;
-        bool open = false;
-        /* A stripe has every stripes-th tile. */
-        for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
-            const int64_t here = entries - first < tile ? entries - first : tile;
-            if (g::thread() < TILE) partial[g::thread()] = A(0);
-            g::sync();
-            for (int64_t at = r0; at < r_end; at += capacity) {
-                const int64_t end = at + capacity < r_end ? at + capacity : r_end;
-                if (!open || windows > 1)
-                    t = table_of<WARPS, A>(s, r, at, end, int(room.row - spgemm_shared));
-                open = true;
-                for (int64_t base = 0; base < here; base += AT_ONCE) {
-                    const int64_t e = base + g::thread() / SHARE;
-                    const A sum = dot(s, t, e < here ? __ldg(s.a.idx + p0 + first + e) : -1);
-                    if (e < here && threadIdx.x % SHARE == 0) partial[e] += sum;
-                }
-                g::sync();
+    enum { AT_ONCE = g::THREADS / SHARE, TILE = g::THREADS };
+    int64_t p0, r0;
+    const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
+    const row_shape r = shape_of<WARPS, A>(s, i, &r0);
+    const int64_t capacity =
+        r.where == SPGEMM_IN_RANKED ? r.entries : int64_t(hashed_in<A>(WARPS * ROOM));
+    const int64_t r_end = r0 + r.entries;
+    table<A> t;
+    bool open = false;
+    for (int64_t first = stripe * tile; first < entries; first += stripes * tile) {
+        const int64_t here = entries - first < tile ? entries - first : tile;
+        partial[g::thread()] = A(0);
+        g::sync();
+        for (int64_t at = r0; at < r_end; at += capacity) {
+            const int64_t end = at + capacity < r_end ? at + capacity : r_end;
+            if (!open || r.entries > capacity) t = window_of<WARPS, A>(s, r, at, end, byte);
+            open = true;
+            for (int64_t base = 0; base < here; base += AT_ONCE) {
+                const int64_t e = base + g::thread() / SHARE;
+                const A sum = dot(s, t, e < here ? __ldg(s.a.idx + p0 + first + e) : -1);
+                if (e < here && threadIdx.x % SHARE == 0) partial[e] += sum;
             }
-            if (g::thread() < here) write(s.out, p0 + first + g::thread(), partial[g::thread()]);
             g::sync();
         }
+        if (g::thread() < here) write(s.out, p0 + first + g::thread(), partial[g::thread()]);
+        g::sync();
+    }
+}
+
+/* Blocks take the rows of the larger classes, with one table for all of their warps. */
+template <class A>
+static __global__ void __launch_bounds__(BLOCK, 4) dots_rows(const dots_args s, const row_work w)
+{
+    __shared__ A partial[BLOCK];
+    const int warp = threadIdx.x / WARP;
+    for_rows(w, [&](int64_t i, int k, int stripe) {
+        if (k > 1)
+            dots_of_row<WARPS, A>(s, i, stripe, 1 << w.stripe_bits(k), 0, partial);
+        else
+            dots_of_row<1, A>(s, i, 0, 1, warp * ROOM, partial + warp * WARP);
     });
 }
 
-/* Classes are launched one after the other; a class without rows ends at once. */
 template <class A>
 static void launch_dots(const fmm_exec *exec, const dots_args &s, const row_work &w)
 {
-    launch_bins(exec, w, class_of_dots<A>{s, w.bytes});
-    for_classes(LARGEST, [&](int k, auto warps) {
-        enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, partial_sums<WARPS, A>>(exec, dots_rows<WARPS, A>, w, k,
-                                                    k == LARGEST ? STRIPES : 1, s);
-    });
+    launch_rows<A>(exec, dots_rows<A>, w, class_of_dots<A>{s}, s, WARPS * ROOM);
 }
 
 /* The workspace holds the lists of rows. It is asked for here, as the symbolic phase does. */
@@ -182,7 +185,7 @@ extern "C" fmm_status fmm_spgemm_dots_cuda(const fmm_exec *exec, const fmm_spgem
                          view_edges(call->y, call->y_val),
                          view_output(a, call->out)};
     TRY(cuda_enter("spgemm", exec, &before));
-    const row_work w = row_work_in(exec, m.base, a->rows);
+    const row_work w = row_work_in(m.base, a->rows, STRIPES_OF_DOTS);
     if (call->out->dtype == FMM_F64)
         launch_dots<double>(exec, s, w);
     else

@@ -1,5 +1,5 @@
-/* Windows of C's entries, each of which a warp computes where a plan keeps its products
- * (cuda_kept.cu).
+/* Windows of C's entries, each of which a warp computes: where a plan keeps its products
+ * (cuda_kept.cu), and where entries are few (cuda_entries.cu).
  *
  *     entries of C   0 ......... | width ......... | 2 width ...     whatever rows they are of
  *     A              the entries of these rows, in order
@@ -77,6 +77,121 @@ struct window_rows {
     }
 };
 
+/* ---- the products of a window ---- */
+
+/* What a chunk's lanes have found, entries without products left out: product t of the chunk is
+ * entry origin + t of B, and its column one of the `here` of C's row in the window, from place
+ * `from` on. */
+struct found_room {
+    int ends[WARP], from[WARP], here[WARP];
+    unsigned origin[WARP];
+    int32_t p[WARP]; /* the entry of A; its sign says that sums are put aside before */
+};
+enum : int32_t { PUT_ASIDE = INT32_MIN };
+
+/* Finds a chunk of entries from `base` on; returns how many have products, *products of them in
+ * all. *before is the last entry before that had any. */
+static __device__ __forceinline__ int find_chunk(const csr_view &a, const csr_view &b,
+                                                 const csr_view &c, const window_rows &rows,
+                                                 int64_t base, int64_t *before, int *products,
+                                                 found_room &room)
+{
+    int64_t first, from;
+    const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
+    const row_of_b row = rows.products(a, b, c, p, i);
+    const int here = rows.entries(c, i, &from), length = (int)row.length;
+    const unsigned some = __ballot_sync(ALL, length > 0), lower = some & lanes_below();
+    const int until = scanned<1, int>(length, NULL), at = __popc(lower);
+    *products = __shfl_sync(ALL, until, WARP - 1);
+    row_range(a, i, &first);
+    /* The entry with products before this one, if it is of the same row. */
+    const int64_t last = lower ? base + WARP - 1 - __clz(lower) : *before;
+    const bool new_part =
+        last >= first && (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
+    __syncwarp(); /* nobody reads the chunk before */
+    if (length) {
+        room.ends[at] = until;
+        room.origin[at] = unsigned(row.begin) - unsigned(until - length);
+        room.from[at] = int(from - rows.low);
+        room.here[at] = here;
+        room.p[at] = int32_t(p) | (new_part ? int32_t(PUT_ASIDE) : 0);
+    }
+    if (some) *before = base + WARP - 1 - __clz(some);
+    __syncwarp();
+    return __popc(some);
+}
+
+/* Product t of a window, which a lane has, unless its batch begins or ends with another chunk's. */
+struct found_product {
+    int t, run; /* run: the number of its entry of A among those that have products */
+    int32_t p;  /* as in found_room */
+    unsigned q; /* its entry of B */
+    bool inside, exists, begins; /* begins: whether it is the first of its run */
+    int slot, turn;
+};
+
+/* Calls take(product, load(product)) for the products of a window, a batch of 32 after the other:
+ *
+ *     chunk      32 entries of A; each lane finds where the products of its own are in B
+ *     batch      32 products, in their order, whichever entries they belong to: each lane looks for
+ *                its product's column by bisection, and those that share a sum add in turn; where
+ *                a chunk ends in a batch, the next one's turns come behind its own
+ *
+ *     entries    e0       e1    e3            of the chunk, that have products in the window
+ *     product    0 1 2    3 4   5             lane t of a batch counts the ends before it
+ *     slot       5 7 9    5 8   7             places in the window
+ *     turn       0 0 0    1 0   1
+ *
+ * What load asks for is under way while columns are looked for. */
+template <class Load, class Take>
+static __device__ __forceinline__ void for_batches(const csr_view &a, const csr_view &b,
+                                                   const csr_view &c, const window_rows &rows,
+                                                   found_room &room, Load load, Take take)
+{
+    enum { TOGETHER = 2 };
+    const int lane = threadIdx.x % WARP;
+    int64_t before = -1;
+    int behind = 0, runs = 0; /* products and runs of the chunks before */
+    int turns = 0;            /* of these products in the batch that they leave unfinished */
+    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
+        int products;
+        const int found = find_chunk(a, b, c, rows, base, &before, &products, room);
+        const int end = lane < found ? room.ends[lane] : INT32_MAX - WARP;
+        for (int t = products ? -(behind % WARP) : 0; t < products; t += TOGETHER * WARP) {
+            found_product of[TOGETHER];
+            decltype(load(of[0])) loaded[TOGETHER];
+            int32_t j[TOGETHER];
+            int own[TOGETHER];
+            UNROLLED(u, TOGETHER) {
+                const int now = t + u * WARP, e = entry_of_lane(end, now);
+                const bool inside = now + lane >= 0 && now + lane < products;
+                own[u] = inside ? e : 0;
+                of[u] = {behind + now + lane, runs + own[u], room.p[own[u]],
+                         room.origin[own[u]] + unsigned(now + lane)};
+                of[u].inside = inside, of[u].exists = inside && of[u].q < b.nnz; /* or B changed */
+                of[u].begins = inside && now + lane == (e ? room.ends[e - 1] : 0);
+                j[u] = of[u].exists ? __ldg(b.idx + of[u].q) : -1;
+                loaded[u] = load(of[u]);
+            }
+            UNROLLED(u, TOGETHER) { /* the kernel waits for these, side by side */
+                const int low = room.from[own[u]];
+                const int32_t *const columns = c.idx + rows.low + low;
+                of[u].slot = low + (int)first_at_least(columns, 1, room.here[own[u]] - 1, j[u]);
+            }
+            UNROLLED(u, TOGETHER) {
+                const int rank = rank_in_warp(of[u].exists ? of[u].slot : -1 - lane);
+                of[u].turn = of[u].exists ? rank + turns : -1;
+                if (t + u * WARP >= products) continue;
+                take(of[u], loaded[u]);
+                turns = t + (u + 1) * WARP > products ? max_of_lanes(of[u].turn) + 1 : 0;
+            }
+        }
+        behind += products, runs += found;
+    }
+}
+
+/* ---- sums ---- */
+
 /* The value of entry p. Plain ones are of type A, in the order of entries. */
 template <class A, bool PLAIN>
 static __device__ __forceinline__ A value_of(const edge_view &v, int64_t p)
@@ -84,23 +199,44 @@ static __device__ __forceinline__ A value_of(const edge_view &v, int64_t p)
     return PLAIN ? __ldg(static_cast<const A *>(v.data) + p) : edge_value<A>(v, edge_of(v, p), 0);
 }
 
+/* A product's factors. */
+template <class A> struct factors {
+    A x, y;
+};
+template <class A, bool PLAIN>
+static __device__ __forceinline__ factors<A> factors_of(const numeric_args &s, int64_t p, int64_t q,
+                                                        bool exists)
+{
+    if (!exists) return factors<A>{A(0), A(0)};
+    return factors<A>{value_of<A, PLAIN>(s.a_val, p), value_of<A, PLAIN>(s.b_val, q)};
+}
+
 /* A warp's sums, and what was put aside of them. */
 template <class A> struct entry_sums {
     A *sums, *aside;
     int width;
 
-    /* Adds a product of each lane of a mask, turn after turn; -1 is none. */
-    __device__ __forceinline__ void add(int slot, int turn, A x, A y)
+    /* Adds a product of each lane, turn after turn; -1 is none. */
+    __device__ __forceinline__ void add_in_turn(int slot, int turn, const factors<A> &of)
     {
         for (int now = 0; __any_sync(ALL, turn >= now); now++) {
-            if (turn == now) sums[slot] = multiply_add(x, y, sums[slot]);
+            if (turn == now) sums[slot] = multiply_add(of.x, of.y, sums[slot]);
             __syncwarp();
         }
     }
-    __device__ __forceinline__ void put_aside(void)
+    /* The same; sums are put aside before the products of some lanes, with which a new part of A's
+     * row begins. */
+    __device__ __forceinline__ void add(int slot, int turn, const factors<A> &of, unsigned parts)
     {
-        for (int h = threadIdx.x % WARP; h < width; h += WARP) aside[h] += sums[h], sums[h] = A(0);
-        __syncwarp();
+        for (; parts; parts &= parts - 1) {
+            const bool is_before = threadIdx.x % WARP < __ffs(parts) - 1;
+            add_in_turn(slot, is_before ? turn : -1, of);
+            for (int h = threadIdx.x % WARP; h < width; h += WARP)
+                aside[h] += sums[h], sums[h] = A(0);
+            __syncwarp();
+            if (is_before) turn = -1;
+        }
+        add_in_turn(slot, turn, of);
     }
 };
 

@@ -17,9 +17,7 @@ extern "C" {
 enum : int32_t { NO_COLUMN = INT32_MAX };
 
 template <int WARPS> struct group {
-    enum { THREADS = WARPS * WARP, IN_BLOCK = WARPS == 1 ? BLOCK / WARP : 1 };
-    /* Threads of a block, and blocks for which a multiprocessor has registers at least. */
-    enum { BLOCK_OF = IN_BLOCK * THREADS, RESIDENT = 1024 / BLOCK_OF };
+    enum { THREADS = WARPS * WARP };
     static __device__ __forceinline__ int thread(void) { return threadIdx.x % THREADS; }
     static __device__ __forceinline__ int lane(void) { return threadIdx.x % WARP; }
     static __device__ __forceinline__ int warp(void) { return thread() / WARP; }
@@ -121,16 +119,72 @@ struct row_of_b {
     }
 };
 
-/* Lanes that walk along a row of B together, where the warp's rows are so long: a power of two. */
-static __device__ __forceinline__ int lanes_for(int64_t length)
+/* The bits that any lane has. */
+static __device__ __forceinline__ unsigned or_of_lanes(unsigned bits)
 {
-    if (__any_sync(ALL, length > 8)) return __any_sync(ALL, length > 16) ? WARP : 16;
-    return __any_sync(ALL, length > 4) ? 8 : 4;
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(ALL, bits);
+#else
+    for (int d = WARP / 2; d; d /= 2) bits |= __shfl_xor_sync(ALL, bits, d);
+    return bits;
+#endif
 }
 
-/* Rows of B in which all warps of a group take part, where the order of products does not matter.
+static __device__ __forceinline__ unsigned sum_of_lanes(unsigned n)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(ALL, n);
+#else
+    for (int d = WARP / 2; d; d /= 2) n += __shfl_xor_sync(ALL, n, d);
+    return n;
+#endif
+}
+
+static __device__ __forceinline__ int max_of_lanes(int n)
+{
+    for (int d = WARP / 2; d; d /= 2) n = max(n, __shfl_xor_sync(ALL, n, d));
+    return n;
+}
+
+/* Products of a warp's entries of A, one of each lane, in their order. Entries that have products
+ * stand next to each other:
+ *
+ *     entries of A      e0       e1    e2           e3
+ *     rows of B         5 6 7    -     40 41        9
+ *     product           0 1 2          3  4         5
+ *     ends              3              5            6      product t belongs to the first
+ *     origin            5              37           4      entry that ends behind it
  */
-enum { SHARED_ROW = 1024 };
+struct numbers {
+    int64_t ends[WARP], origin[WARP];
+};
+
+/* Numbers the products of all lanes' rows of B; returns how many there are. The warp has met
+ * before, and meets here when all is written. Entries without products are left out, so that no two
+ * end at one place. */
+static __device__ __forceinline__ int64_t number_products(numbers *to, const row_of_b &row)
+{
+    const unsigned some = __ballot_sync(ALL, row.length > 0);
+    const int64_t until = scanned<1, int64_t>(row.length, NULL);
+    const int at = __popc(some & lanes_below());
+    if (row.length) to->ends[at] = until, to->origin[at] = row.begin - (until - row.length);
+    __syncwarp();
+    return __shfl_sync(ALL, until, WARP - 1);
+}
+
+/* Which entry product t + lane belongs to; `end` is that of entry number `lane`.
+ *
+ *     ends - t       -2    1     4          entries 0, 1, 2; one has ended before t
+ *     bits           01001000...            an entry ends before product t + 1, and t + 4
+ *     lane           0  1  2  3  4
+ *     entry          1  2  2  2  3          those ended before t, and bits up to the lane's own */
+template <class I> static __device__ __forceinline__ int entry_of_lane(I end, I t)
+{
+    const I left = end - t;
+    const int before = __popc(__ballot_sync(ALL, left <= 0));
+    const unsigned ends = or_of_lanes(left > 0 && left < WARP ? 1u << left : 0);
+    return before + __popc(ends & ((2u << threadIdx.x % WARP) - 1));
+}
 
 /* B as it is, for for_products: an item of a row is a column, or -1 where there is none. */
 struct columns_of {
@@ -146,76 +200,37 @@ struct columns_of {
 };
 
 /* Calls visit(item) for each product of row i of A B, in any order, and for some items that are
- * none. A warp takes every WARPS-th entry of A, 32 of them at once.
+ * none. Each warp numbers the products of 32 entries of A; EACH of a lane are loaded together.
  *
- *     short rows of B     lanes 0-3: e0, 4-7: e1, 8-11: e2, ...     several entries of A at once
- *     others              in pieces of 32 items, of which EACH are loaded together
- *     the longest         all warps share them, if A's row has so few entries that each warp looks
- *                         at all of them */
+ *     few entries     all warps number the same, and take every WARPS-th part of the products
+ *     others          a warp takes every WARPS-th entry */
 template <int WARPS, class Source, class Visit>
 static __device__ __forceinline__ void for_products(const csr_view &a, const Source &b, int64_t i,
-                                                    Visit visit)
+                                                    numbers *room, Visit visit)
 {
     typedef group<WARPS> g;
-    typedef decltype(b.item(0, false)) item;
-    enum { SHORT = 2, EACH = 4 }; /* loads of a lane that are under way together */
+    enum { EACH = 4, PART = EACH * WARP };
     int64_t begin;
     const int64_t end = row_range(a, i, &begin) + begin;
-    const bool few = WARPS > 1 && end - begin <= WARP; /* all warps look at all entries then */
+    const bool few = WARPS > 1 && end - begin <= WARP;
+    const int first = few ? g::warp() * PART : 0, step = few ? WARPS * PART : PART;
     for (int64_t p = begin; p < end; p += WARPS * WARP) {
         const row_of_b row = b.row(a, few ? p + g::lane() : p + g::lane() * WARPS + g::warp(), end);
-        const int lanes = few ? WARP : lanes_for(row.length);
-        if (lanes < WARP) { /* several rows at once, up to the last that has any */
-            const int rows = WARP / lanes, held = WARP - __clz(__ballot_sync(ALL, row.length > 0));
-            const int at = g::lane() % lanes, length = (int)row.length;
-            for (int e = 0; e < held; e += SHORT * rows) {
-                item of[SHORT];
-                UNROLLED(u, SHORT) {
-                    const int from = e + u * rows + g::lane() / lanes;
-                    const int64_t q = __shfl_sync(ALL, row.begin, from % WARP) + at;
-                    const bool inside = at < __shfl_sync(ALL, length, from % WARP) && from < WARP;
-                    of[u] = b.item(q, inside);
-                }
-                UNROLLED(u, SHORT) visit(of[u]);
-            }
-            continue;
-        }
-        /* Pieces of own rows follow each other without a gap, so that EACH loads are always under
-         * way; the longest rows come last, an equal share for each thread of the group. */
-        const bool is_mine = !few || g::lane() % WARPS == g::warp();
-        const bool is_shared = few && row.length > SHARED_ROW;
-        unsigned own = __ballot_sync(ALL, is_mine && row.length && !is_shared);
-        int64_t at = 0, left = 0; /* of the row at hand */
-        while (own || left > 0) {
-            item of[EACH];
+        const int64_t products = number_products(room, row);
+        const int entries = __popc(__ballot_sync(ALL, row.length > 0));
+        const int64_t own_end = g::lane() < entries ? room->ends[g::lane()] : INT64_MAX;
+        for (int64_t t = first; t < products; t += step) {
+            decltype(b.item(0, false)) of[EACH];
             UNROLLED(u, EACH) {
-                if (left <= 0 && own) {
-                    const int e = __ffs(own) - 1;
-                    at = __shfl_sync(ALL, row.begin, e), left = __shfl_sync(ALL, row.length, e);
-                    own &= own - 1;
-                }
-                of[u] = b.item(at + g::lane(), g::lane() < left);
-                at += WARP, left -= WARP;
+                const int64_t now = t + u * WARP;
+                const int e = entry_of_lane(own_end, now);
+                const bool inside = now + g::lane() < products;
+                of[u] = b.item(inside ? room->origin[e] + now + g::lane() : 0, inside);
             }
             UNROLLED(u, EACH) visit(of[u]);
         }
-        for (unsigned rows = __ballot_sync(ALL, is_shared); rows; rows &= rows - 1) {
-            const int e = __ffs(rows) - 1;
-            const int64_t q = __shfl_sync(ALL, row.begin, e);
-            const int64_t length = __shfl_sync(ALL, row.length, e);
-            for (int64_t t = g::thread(); t < length; t += EACH * g::THREADS) {
-                item of[EACH];
-                UNROLLED(u, EACH)
-                    of[u] = b.item(q + t + u * g::THREADS, t + u * g::THREADS < length);
-                UNROLLED(u, EACH) visit(of[u]);
-            }
-        }
+        __syncwarp(); /* before the next products are numbered */
     }
 }
-
-/* What a block has beside its row's memory and what its threads tell each other, at most. */
-struct largest_head {
-    char bytes[4 << 10];
-};
 
 #endif

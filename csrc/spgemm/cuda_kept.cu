@@ -9,20 +9,18 @@
  * A warp has the sums of its window in shared memory, reads records in order, and adds 32 products
  * at once. A record also says in which turn: those that share a sum follow each other. So a sum has
  * its terms in the order of A's entries, as everywhere, and the same bits. A record takes two
- * bytes and a run eight, and columns of B and C are not read. Windows with most products come
- * first, so that none of them is the last to end. */
+ * bytes and a run eight, and columns of B and C are not read. Records are those of the batches in
+ * which products are found (cuda_entries.cuh). Windows with most products come first, so that none
+ * of them is the last to end. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
-#include <ostream>
-#define _GLIBCXX_IOSTREAM 1 /* as in cuda_symbolic.cu */
+/* Bits of a record: the slot, whether it begins a run, the turn; and one of no product, as B has
+ * changed. */
+enum { SLOT_BITS = 9, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, NO_PRODUCT = INT16_MIN };
 
-#include <cub/device/device_scan.cuh>
-
-/* Bits of a record; and the sign of a run's p, before which sums are put aside. */
-enum { SLOT_BITS = 10, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, PUT_ASIDE = INT32_MIN };
-
-/* Product t of a window has entries p of A and origin + t of B. */
+/* Product t of a window has entries p of A and origin + t of B; the sign of p says that sums are
+ * put aside before. */
 struct kept_run {
     uint32_t origin;
     int32_t p;
@@ -45,9 +43,9 @@ struct kept_view {
     int64_t count, all; /* of windows, of words */
     int width;
     bool parts; /* whether sums are put aside */
-    __device__ __forceinline__ uint16_t *records(const kept_window &w) const
+    __device__ __forceinline__ int16_t *records(const kept_window &w) const
     {
-        return reinterpret_cast<uint16_t *>(words + w.at + w.runs);
+        return reinterpret_cast<int16_t *>(words + w.at + w.runs);
     }
 };
 
@@ -70,115 +68,123 @@ static kept_view view_kept(int32_t *kept, int64_t numbers, int64_t entries)
 
 /* ---- how it is made ---- */
 
-/* What the host learns on the way: the most products of a window, and whether sums are put aside.
- */
+/* What all windows have, which the host learns on the way: their words, the most products of one,
+ * whether sums are put aside, and how many windows are of each class. */
+enum { WINDOW_CLASSES = 4 };
 struct made_of {
-    counter most, parts;
+    counter words, most, parts, of_class[WINDOW_CLASSES];
 };
 
-/* What is needed meanwhile: of each window its runs and products, and where its words end; lists of
- * windows; what CUB asks for. `base` may be NULL to learn the size. */
-struct making {
-    int64_t *ends;
-    int2 *counts;
-    made_of *found;
-    char *lists;
-    void *scratch;
-    size_t scratch_bytes, bytes;
-
-    making(char *base, int64_t windows)
-    {
-        const auto take = [&](size_t n) {
-            char *const at = base + bytes;
-            bytes += (n + 255) / 256 * 256;
-            return at;
-        };
-        bytes = 0;
-        ends = reinterpret_cast<int64_t *>(take((size_t)windows * sizeof *ends));
-        counts = reinterpret_cast<int2 *>(take((size_t)windows * sizeof *counts));
-        found = reinterpret_cast<made_of *>(take(sizeof *found));
-        lists = take(row_work_bytes(windows));
-        cub::DeviceScan::InclusiveSum(NULL, scratch_bytes, ends, ends, windows);
-        scratch = take(scratch_bytes);
-    }
-};
+/* The class of a window, by its products; windows of the first one come first, so that the card is
+ * not left with one that takes long.
+ *
+ *     class        0                       1       2            3
+ *     products     more than 4 times       twice   once         others      the mean */
+static __device__ __forceinline__ int class_of_window(int64_t products, int64_t mean)
+{
+    return (products <= 4 * mean) + (products <= 2 * mean) + (products <= mean);
+}
 
 /* No warp has to add so many products. */
 enum { TOO_MANY = 1 << 20 };
 
 /* A warp for each window. What is counted here is found once more when it is written, so that
- * nothing is kept of it meanwhile. */
+ * nothing is kept of it meanwhile. Words are taken as windows come, which no sum depends on; until
+ * all are counted, a window's number is its class and its place there. */
 static __global__ void __launch_bounds__(BLOCK)
     count_runs(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
-               const making m)
+               int64_t mean, made_of *found)
 {
     const int64_t w = this_thread() / WARP;
     if (w >= to.count) return;
     const window_rows rows(a, c, w, to.width);
-    int64_t found = 0, begin;
-    unsigned runs = 0;
+    int64_t products = 0, begin;
+    int runs = 0;
     bool parts = false;
-    for (int64_t p = rows.begin + threadIdx.x % WARP; p < rows.end; p += WARP) {
-        const int64_t i = rows.row(a, p), length = rows.products(a, b, c, p, i).length;
-        runs += length > 0, found += length;
+    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
+        const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
+        const int64_t length = rows.products(a, b, c, p, i).length;
+        const unsigned all = sum_of_lanes((unsigned)(length < TOO_MANY ? length : TOO_MANY));
+        products += all;
+        runs += __popc(__ballot_sync(ALL, length > 0));
         parts |= row_range(a, i, &begin) > SPGEMM_TERMS;
     }
-    const unsigned products = sum_of_lanes((unsigned)(found < TOO_MANY ? found : TOO_MANY));
-    runs = sum_of_lanes(runs);
+    if (products > TOO_MANY) products = TOO_MANY;
     parts = __any_sync(ALL, parts);
     if (threadIdx.x % WARP) return;
-    if (parts) m.found->parts = 1;
-    m.counts[w] = make_int2((int)runs, (int)products);
-    m.ends[w] = runs + (int64_t(products) + 3) / 4;
-    atomicMax(&m.found->most, (counter)products);
+    if (parts) found->parts = 1;
+    atomicMax(&found->most, (counter)products);
+    const int k = class_of_window(products, mean);
+    const int64_t at = (int64_t)atomicAdd(&found->words, (counter)(runs + (products + 3) / 4));
+    const int64_t place = (int64_t)atomicAdd(found->of_class + k, (counter)1);
+    to.windows[w] = kept_window{at, runs, (int)products, place * WINDOW_CLASSES + k};
 }
 
-/* Windows with more than four times, twice and once the mean of products, and others:
- *
- *     class     3              2              1          0
- *     blocks    first                                    last
- *
- * so that the card is not left with one window that takes long. */
-struct class_of_window {
-    const int2 *counts;
-    int64_t mean;
-    __device__ int operator()(int64_t w) const
-    {
-        const int64_t n = counts[w].y;
-        return n > 4 * mean ? 3 : n > 2 * mean ? 2 : n > mean;
-    }
-};
-
-/* Writes a window's runs, and the first record of each; no more of them than were counted. */
-static __device__ __forceinline__ void write_runs(const csr_view &a, const csr_view &b,
-                                                  const csr_view &c, const window_rows &rows,
-                                                  const kept_window &own, kept_run *runs,
-                                                  uint16_t *records)
+/* Writes a window's runs and records; no more of them than were counted. */
+static __global__ void __launch_bounds__(BLOCK)
+    write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
+               const kept_window *counted, const made_of *found)
 {
-    const int lane = threadIdx.x % WARP;
-    int64_t before = -1; /* the entry of the last run */
-    unsigned products = 0, at = 0;
-    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
-        int64_t first;
-        const int64_t p = base + lane, i = rows.row(a, p);
-        const row_of_b row = rows.products(a, b, c, p, i);
-        const unsigned some = __ballot_sync(ALL, row.length > 0), lower = some & lanes_below();
-        const unsigned until = products + scanned<1, unsigned>((unsigned)row.length, NULL);
-        const unsigned t = until - (unsigned)row.length;
-        row_range(a, i, &first);
-        /* The run before, if it is one of the same row. */
-        const int64_t last = lower ? base + WARP - 1 - __clz(lower) : before;
-        const bool new_part =
-            last >= first && (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
-        const unsigned k = at + __popc(lower);
-        if (row.length && k < unsigned(own.runs) && t < unsigned(own.products)) {
-            runs[k] = kept_run{uint32_t(row.begin) - t, int32_t(p) | (new_part ? PUT_ASIDE : 0)};
-            records[t] = BEGINS;
-        }
-        products = __shfl_sync(ALL, until, WARP - 1), at += __popc(some);
-        if (some) before = base + WARP - 1 - __clz(some);
-    }
+    __shared__ found_room rooms[WARPS];
+    const int64_t w = this_thread() / WARP;
+    if (w >= to.count) return;
+    kept_window own = counted[w];
+    int64_t place = own.number / WINDOW_CLASSES;
+    for (int k = own.number % WINDOW_CLASSES; k > 0; k--) place += found->of_class[k - 1];
+    own.number = w;
+    kept_run *const runs = to.words + own.at;
+    int16_t *const records = to.records(own);
+    if (threadIdx.x % WARP == 0) to.windows[place] = own;
+    for_batches(
+        a, b, c, window_rows(a, c, w, to.width), rooms[threadIdx.x / WARP],
+        [](const found_product &) { return 0; },
+        [&](const found_product &of, int) {
+            const int record = of.slot | of.turn << TURN | (of.begins ? BEGINS : 0);
+            if (of.inside && of.t < own.products)
+                records[of.t] = int16_t(of.exists ? record : NO_PRODUCT);
+            if (of.begins && of.run < own.runs)
+                runs[of.run] = kept_run{of.q - unsigned(of.t), of.p};
+        });
 }
+
+fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
+                           const csr_view &b, const csr_view &c, int64_t products, bool *made)
+{
+    /* All that a plan keeps takes no more than three times the memory of A, B and C. */
+    enum { TIMES = 3, LITTLE = 32 << 20 };
+    const int64_t room = LITTLE / 8 + TIMES * (a.nnz + b.nnz + c.nnz); /* in words */
+    *made = a.nnz <= INT32_MAX && b.nnz <= INT32_MAX && products / 4 <= room &&
+            cudaPeekAtLastError() == cudaSuccess;
+    if (!*made) return FMM_OK; /* cuda_leave says why, if a launch failed */
+    const cudaStream_t stream = stream_of(exec);
+    const int64_t windows = windows_for(c.nnz);
+    const unsigned blocks = blocks_for(windows * WARP);
+    spgemm_memory lent;
+    TRY(fmm_spgemm_ask(exec, sizeof(made_of) + windows * sizeof(kept_window), &lent));
+    made_of *const counts = reinterpret_cast<made_of *>(lent.base);
+    kept_window *const counted = reinterpret_cast<kept_window *>(counts + 1);
+    kept_view to = view_kept(NULL, 0, c.nnz);
+    made_of found = {};
+    to.windows = counted;
+    cudaMemsetAsync(counts, 0, sizeof found, stream);
+    count_runs<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, products / windows, counts);
+    cudaMemcpyAsync(&found, counts, sizeof found, cudaMemcpyDeviceToHost, stream);
+    const cudaError_t said = cudaStreamSynchronize(stream);
+    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: a plan on CUDA device %d: %s",
+            exec->index, cudaGetErrorString(said));
+    const int64_t words = (int64_t)found.words;
+    *made = words <= room && found.most < TOO_MANY;
+    if (!*made) return FMM_OK;
+    const int64_t numbers = head_of(c.nnz) + 2 * words + (found.parts != 0);
+    int32_t *const kept = out->kept(out->owner, numbers);
+    REQUIRE(kept, FMM_OUT_OF_MEMORY,
+            "spgemm: no memory for what a plan keeps of %" PRId64 " products", products);
+    to = view_kept(kept, numbers, c.nnz);
+    write_kept<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, counted, counts);
+    return FMM_OK;
+}
+
+/* ---- how it is used ---- */
 
 /* The number of the run that this lane's record belongs to; *runs is that of the last record before
  * the warp's, and then that of its last. */
@@ -189,92 +195,6 @@ static __device__ __forceinline__ int run_of_lane(unsigned record, unsigned *beg
     *runs += __popc(*begins);
     return own;
 }
-
-/* Runs are written first, each with a record that says so, and then what records say:
- *
- *     lane       0   1   2   3   4   5       of a batch of records
- *     slot       0   3   4   0   3   0       found by bisection among the columns of the row
- *     turn       0   0   0   1   1   2       how many lanes before have the same slot
- */
-static __global__ void __launch_bounds__(BLOCK)
-    write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
-               const making m, const row_work list)
-{
-    const int64_t place = this_thread() / WARP;
-    const int lane = threadIdx.x % WARP;
-    if (place >= to.count) return;
-    int64_t at = place;
-    int k = LARGEST;
-    for (; k > 0 && at >= (int64_t)list.lists->counts[k]; k--) at -= list.lists->counts[k];
-    const int64_t w = *list.place(k, at);
-    const window_rows rows(a, c, w, to.width);
-    const kept_window own = {w ? m.ends[w - 1] : 0, m.counts[w].x, m.counts[w].y, w};
-    kept_run *const runs = to.words + own.at;
-    uint16_t *const records = to.records(own);
-    if (!lane) to.windows[place] = own;
-    for (int t = lane; t < own.products; t += WARP) records[t] = 0;
-    __syncwarp();
-    write_runs(a, b, c, rows, own, runs, records);
-    __syncwarp();
-    int last = -1;
-    for (int base = 0; base < own.products; base += WARP) {
-        const bool inside = base + lane < own.products;
-        const unsigned record = inside ? records[base + lane] : 0;
-        unsigned begins;
-        const kept_run run = runs[clamp(run_of_lane(record, &begins, &last), 0, own.runs - 1)];
-        int64_t from;
-        const int here = rows.entries(c, rows.row(a, run.p & INT32_MAX), &from);
-        const unsigned q = run.origin + unsigned(base + lane);
-        const int32_t j = inside && q < b.nnz ? __ldg(b.idx + q) : 0;
-        const int slot = int(from - rows.low + first_at_least(c.idx + from, 1, here - 1, j));
-        const int turn = __popc(__match_any_sync(ALL, inside ? slot : -1 - lane) & lanes_below());
-        if (inside) records[base + lane] = uint16_t(record | unsigned(slot) | turn << TURN);
-    }
-}
-
-fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
-                           const csr_view &b, const csr_view &c, int64_t products, bool *made)
-{
-    /* All that a plan keeps takes no more than three times the memory of A, B and C. */
-    enum { TIMES = 3, LITTLE = 32 << 20 };
-    const int64_t room = LITTLE / 8 + TIMES * (a.nnz + b.nnz + c.nnz); /* in words */
-    /* CUB takes over what an earlier launch failed with, here where it only says sizes. */
-    *made = a.nnz <= INT32_MAX && b.nnz <= INT32_MAX && products / 4 <= room &&
-            cudaPeekAtLastError() == cudaSuccess;
-    if (!*made) return FMM_OK; /* cuda_leave says why, if a launch failed */
-    const cudaStream_t stream = stream_of(exec);
-    const int64_t windows = windows_for(c.nnz);
-    const unsigned blocks = blocks_for(windows * WARP);
-    spgemm_memory lent;
-    TRY(fmm_spgemm_ask(exec, making(NULL, windows).bytes, &lent));
-    const making m(lent.base, windows);
-    const row_work list = row_work_in(exec, m.lists, windows);
-    kept_view to = view_kept(NULL, 0, c.nnz);
-    made_of found = {};
-    int64_t words = 0;
-    cudaMemsetAsync(m.found, 0, sizeof found, stream);
-    count_runs<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m);
-    launch_bins(exec, list, class_of_window{m.counts, products / windows});
-    size_t scratch_bytes = m.scratch_bytes;
-    cudaError_t said =
-        cub::DeviceScan::InclusiveSum(m.scratch, scratch_bytes, m.ends, m.ends, windows, stream);
-    cudaMemcpyAsync(&found, m.found, sizeof found, cudaMemcpyDeviceToHost, stream);
-    cudaMemcpyAsync(&words, m.ends + windows - 1, sizeof words, cudaMemcpyDeviceToHost, stream);
-    if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
-    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: a plan on CUDA device %d: %s",
-            exec->index, cudaGetErrorString(said));
-    *made = words <= room && found.most < TOO_MANY;
-    if (!*made) return FMM_OK;
-    const int64_t numbers = head_of(c.nnz) + 2 * words + (found.parts != 0);
-    int32_t *const kept = out->kept(out->owner, numbers);
-    REQUIRE(kept, FMM_OUT_OF_MEMORY,
-            "spgemm: no memory for what a plan keeps of %" PRId64 " products", products);
-    to = view_kept(kept, numbers, c.nnz);
-    write_kept<<<blocks, BLOCK, 0, stream>>>(a, b, c, to, m, list);
-    return FMM_OK;
-}
-
-/* ---- how it is used ---- */
 
 enum { AHEAD = 4 }; /* batches of records whose values are under way at once */
 
@@ -301,21 +221,21 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
     if (w >= of.count) return;
     const kept_window own = window_at(of, w);
     const kept_run *const runs = of.words + own.at;
-    const uint16_t *const records = of.records(own);
+    const int16_t *const records = of.records(own);
     A *const sums = of_shared<A>(warp * (PARTS ? 2 : 1) * of.width * (int)sizeof(A));
     entry_sums<A> to = {sums, sums + of.width, of.width};
     for (int h = lane; h < (PARTS ? 2 : 1) * of.width; h += WARP) sums[h] = A(0);
     __syncwarp();
     int last = -1;
-    int next[AHEAD]; /* records of the next batches; -1 behind the end */
+    int next[AHEAD]; /* records of the next batches; none behind the end */
     UNROLLED(u, AHEAD) {
         const int t = u * WARP + lane;
-        next[u] = t < own.products ? int(__ldg(records + t)) : -1;
+        next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
     }
     for (int base = 0; base < own.products; base += AHEAD * WARP) {
         int record[AHEAD], turn[AHEAD];
         unsigned begins[AHEAD], parts[AHEAD];
-        A x[AHEAD], y[AHEAD];
+        factors<A> values[AHEAD];
         UNROLLED(u, AHEAD) record[u] = next[u];
         UNROLLED(u, AHEAD) {
             const int t = base + u * WARP + lane;
@@ -327,22 +247,15 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
             const bool exists = inside && p < s.a.nnz && q < s.b.nnz; /* else forged, or behind */
             parts[u] = PARTS ? __ballot_sync(ALL, run.y < 0) & begins[u] : 0;
             turn[u] = exists ? record[u] >> TURN : -1;
-            x[u] = exists ? value_of<A, PLAIN>(s.a_val, p) : A(0);
-            y[u] = exists ? value_of<A, PLAIN>(s.b_val, q) : A(0);
+            values[u] = factors_of<A, PLAIN>(s, p, q, exists);
         }
         UNROLLED(u, AHEAD) {
             const int t = base + (AHEAD + u) * WARP + lane;
-            next[u] = t < own.products ? int(__ldg(records + t)) : -1;
+            next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
         }
         UNROLLED(u, AHEAD) {
             const int slot = record[u] & (of.width - 1);
-            for (unsigned left = parts[u]; left; left &= left - 1) { /* a new part of A's row */
-                const int at = __ffs(left) - 1;
-                to.add(slot, lane < at ? turn[u] : -1, x[u], y[u]);
-                to.put_aside();
-                if (lane < at) turn[u] = -1;
-            }
-            to.add(slot, turn[u], x[u], y[u]);
+            to.add(slot, turn[u], values[u], parts[u]);
         }
     }
     for (int h = lane; h < of.width; h += WARP) {

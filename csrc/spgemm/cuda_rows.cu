@@ -17,11 +17,6 @@
 #include "cuda_kept.cuh"
 #include "cuda_windows.cuh"
 
-enum {
-    ROWS_TOGETHER = 32, /* rows of one window that a warp takes at once, at most */
-    WAITING = 4         /* entries of C whose loads are under way together */
-};
-
 /* ---- rows ---- */
 
 /* Who computes a row. Stripes of a row are computed side by side; stripe s has windows s, s +
@@ -32,10 +27,8 @@ enum {
  *     taken by                blocks      blocks      warps      warps, several rows each
  *     stripes                 16          2           4          1
  *     tickets                 first                              last */
-static __host__ __device__ __forceinline__ int stripe_bits(int k)
-{
-    return k == 3 ? 4 : k == 2 ? 1 : k == 1 ? 2 : 0;
-}
+enum : unsigned { STRIPES_OF_ROWS = 0x4120 }; /* their logarithms, a digit for each class */
+enum { STRIPES_OF_WARPS = 4, STRIPES_OF_BLOCKS = 2 };
 
 /* A row's class, or -1 where it has no entries, or a thread of its own. */
 template <class A> struct class_of_row {
@@ -50,8 +43,8 @@ template <class A> struct class_of_row {
         const int members = parts.members;
         const int64_t each = window_entries<A>(r, least_windows(s, r.entries, members));
         const int64_t tasks = ceil_div(r.entries, each) * members;
-        if (members == 1 && tasks <= 1 << stripe_bits(1)) return tasks > 1;
-        return tasks > WARPS << stripe_bits(2) ? 3 : 2;
+        if (members == 1 && tasks <= STRIPES_OF_WARPS) return tasks > 1;
+        return tasks > WARPS * STRIPES_OF_BLOCKS ? 3 : 2;
     }
 };
 
@@ -66,86 +59,7 @@ struct team {
     }
 };
 
-/* Calls work(row, its class, stripe) for what this warp takes, a ticket at a time: first with its
- * block, then alone. A ticket is a stripe, or some rows of class 0. */
-template <class Work>
-static __device__ __forceinline__ void for_stripes(const row_work &w, Work work)
-{
-    __shared__ counter of_block;
-    const int64_t warps = int64_t(gridDim.x) * WARPS;
-    const int64_t fair = (int64_t)w.lists->counts[0] / (8 * warps);
-#pragma unroll 1
-    for (int k = LARGEST; k > 0; k -= 2) { /* the classes k and k - 1 */
-        const bool together = k == LARGEST;
-        const int step = k == 1 ? (int)clamp(fair, 1, ROWS_TOGETHER) : 1;
-        const int64_t upper = int64_t(w.lists->counts[k]) << stripe_bits(k);
-        const int64_t lower = int64_t(w.lists->counts[k - 1]) << stripe_bits(k - 1);
-        for (;;) {
-            counter taken = 0;
-            if (together) {
-                __syncthreads(); /* all have read the ticket before */
-                if (!threadIdx.x) of_block = atomicAdd(w.lists->tickets + k, (counter)1);
-                __syncthreads();
-                taken = of_block;
-            } else if (threadIdx.x % WARP == 0)
-                taken = atomicAdd(w.lists->tickets + k, (counter)1);
-            int64_t at = (int64_t)__shfl_sync(ALL, taken, 0), behind = at + 1;
-            const int less = at >= upper, bits = stripe_bits(k - less); /* than class k */
-            if (less) {
-                at = (at - upper) * step, behind = at + step < lower ? at + step : lower;
-                if (at >= lower) break;
-            }
-            for (; at < behind; at++)
-                work(int64_t(*w.place(k - less, at >> bits)), k - less,
-                     int(at & ((1 << bits) - 1)));
-        }
-    }
-}
-
 /* ---- windows ---- */
-
-/* The table of entries [begin, begin + r.entries) of C, all sums 0. Sorted keys have to rise, as
- * those of a mask need not: then they are sorted here. */
-template <class A>
-static __device__ __forceinline__ table<A> open_window(const csr_view &c, const row_shape &r,
-                                                       int64_t begin, int byte)
-{
-    table<A> t;
-    bool falls = false;
-    t.lay_out(r, byte, (int)slots_of(r));
-    empty_table<1>(t);
-    if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
-    const int entries = (int)r.entries;
-    for (int first = threadIdx.x % WARP; first < entries; first += WAITING * WARP) {
-        int32_t columns[WAITING], before[WAITING];
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            columns[u] = at < entries ? __ldg(c.idx + begin + at) : -1;
-            before[u] = at && at < entries && r.where != SPGEMM_IN_HASH
-                            ? __ldg(c.idx + begin + at - 1)
-                            : -1;
-        }
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = first + u * WARP;
-            const int32_t j = columns[u];
-            const bool inside = uint32_t(j) < uint32_t(c.cols);
-            if (at >= entries) break;
-            if (r.where == SPGEMM_IN_SORTED) {
-                t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
-                falls |= !inside || (at > 0 && j < before[u]);
-            } else if (r.where == SPGEMM_IN_RANKED)
-                t.enter_ranked(j, before[u], at);
-            else if (inside)
-                t.enter(j);
-        }
-    }
-    const bool unsorted = __any_sync(ALL, falls);
-    __syncwarp();
-    if (unsorted) sort_keys<1>(t.keys(), t.slots);
-    return t;
-}
 
 /* Shared memory of a warp:
  *
@@ -153,39 +67,24 @@ static __device__ __forceinline__ table<A> open_window(const csr_view &c, const 
  *     table      of its window */
 template <class A> static constexpr __host__ __device__ int warp_bytes(void)
 {
-    return int(sizeof(chunk<A>)) + WINDOW;
+    return int(sizeof(chunk<A>)) + ROOM;
 }
 
-/* What a team has added up, after each member has taken one part. */
-struct round_of_parts {
-    int parts;
-    bool first;
-};
-
-/* The sum of a slot after this round: what was put aside before, and the sums of the team's parts,
- * in their order. Hash tables have column j in a slot of their own. */
+/* Adds the sums of a team's parts to what was put aside before, in their order, in the first
+ * member's table. Hash tables have column j in a slot of their own. */
 template <class A>
-static __device__ __forceinline__ A sum_of_parts(const table<A> &first, int slot, int32_t j,
-                                                 const round_of_parts &round)
-{
-    A sum = round.first ? A(0) : first.aside(slot);
-    for (int m = 0; m < round.parts; m++) {
-        const table<A> other = first.moved(m * warp_bytes<A>());
-        const bool hashed = m && first.where == SPGEMM_IN_HASH;
-        sum += other.sum(hashed ? other.find(j) : slot);
-    }
-    return sum;
-}
-
-/* Puts the sums of a round aside that is not the last, in the first member's table. */
-template <class A>
-static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of,
-                                                 const round_of_parts &round)
+static __device__ __forceinline__ void put_aside(const table<A> &first, const team &of, int parts)
 {
     const bool hashed = first.where == SPGEMM_IN_HASH;
     for (int h = of.own * WARP + threadIdx.x % WARP; h < first.slots; h += of.members * WARP) {
         const int32_t j = hashed ? first.keys()[h] : 0;
-        if (j != NO_COLUMN) first.aside(h) = sum_of_parts(first, h, j, round);
+        if (j == NO_COLUMN) continue;
+        A sum = first.aside(h);
+        for (int m = 0; m < parts; m++) {
+            const table<A> other = first.moved(m * warp_bytes<A>());
+            sum += other.sum(hashed && m ? other.find(j) : h);
+        }
+        first.aside(h) = sum;
     }
 }
 
@@ -194,61 +93,42 @@ static __device__ __forceinline__ void put_aside(const table<A> &first, const te
 template <class A>
 static __device__ __forceinline__ void write_window(const numeric_args &s, const table<A> &first,
                                                     const row_shape &r, int64_t begin,
-                                                    const team &of, const round_of_parts &round)
+                                                    const team &of)
 {
     const int entries = (int)r.entries, step = of.members * WARP;
     const bool ranked = r.where == SPGEMM_IN_RANKED;
-    for (int base = of.own * WARP + threadIdx.x % WARP; base < entries; base += WAITING * step) {
-        int32_t columns[WAITING];
-        UNROLLED(u, WAITING) {
-            const int at = base + u * step;
-            columns[u] = at < entries && !ranked ? __ldg(s.c.idx + begin + at) : -1;
-        }
-#pragma unroll
-        for (int u = 0; u < WAITING; u++) {
-            const int at = base + u * step;
-            const int32_t j = columns[u];
-            if (at >= entries) break;
-            const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
-            const A sum = slot < 0        ? A(0)
-                          : first.counted ? first.total(slot)
-                                          : sum_of_parts(first, slot, j, round);
-            if (s.plain_out)
-                static_cast<A *>(s.out.data)[begin + at] = sum;
-            else
-                write(s.out, begin + at, sum);
-        }
+#pragma unroll 4
+    for (int at = of.own * WARP + threadIdx.x % WARP; at < entries; at += step) {
+        const int32_t j = ranked ? -1 : __ldg(s.c.idx + begin + at);
+        const int slot = ranked ? at : uint32_t(j) < uint32_t(s.c.cols) ? first.find(j) : -1;
+        write(s.out, begin + at, slot < 0 ? A(0) : first.total(slot));
     }
 }
 
 /* A window of row i, of `r`, whose entries of C begin at `begin`: round after round, in which each
- * member adds the products of one part of A's row. */
+ * member adds the products of one part of A's row. A row of one part needs no team. */
 template <class A>
 static __device__ __forceinline__ void add_window(const numeric_args &s, const row_parts &parts,
                                                   const row_shape &r, int64_t begin,
                                                   const column_span &span, const team &of, int byte)
 {
-    table<A> t = open_window<A>(s.c, r, begin, byte + (int)sizeof(chunk<A>));
+    bool falls;
+    table<A> t = table_of<1, A>(s.c, r, begin, byte + (int)sizeof(chunk<A>), &falls);
     const table<A> first = t.moved(-of.own * warp_bytes<A>()); /* of the first member */
-    const int64_t each_round = parts.each * of.members;
-    for (int64_t base = 0;; base += each_round) {
-        const int64_t left = parts.entries - base, from = base + of.own * parts.each;
-        const int64_t to = from + parts.each < parts.entries ? from + parts.each : parts.entries;
-        if (base)
-            for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
-        __syncwarp();
-        add_products(s, &t, of_shared<chunk<A>>(byte), span, parts.begin + from, parts.begin + to);
+    const int64_t end = parts.begin + parts.entries;
+    for (int64_t base = parts.begin; base < end; base += parts.each * of.members) {
+        const int64_t from = base + of.own * parts.each, to = from + parts.each;
+        add_products(s, &t, of_shared<chunk<A>>(byte), span, from, to < end ? to : end);
+        if (parts.entries <= parts.each) break;
+        const int64_t ended = ceil_div(end - base, parts.each);
         of.meet();
-        const bool last = left <= each_round;
-        const int ended = last ? int(left + SPGEMM_TERMS - 1) / SPGEMM_TERMS : of.members;
-        const round_of_parts round = {ended, !base};
-        if (last)
-            write_window(s, first, r, begin, of, round);
-        else
-            put_aside(first, of, round);
-        of.meet(); /* before sums of this round, or keys, are overwritten */
-        if (last) return;
+        put_aside(first, of, ended < of.members ? (int)ended : of.members);
+        of.meet();
+        for (int h = threadIdx.x % WARP; h < t.slots; h += WARP) t.sum(h) = A(0);
+        __syncwarp();
     }
+    write_window(s, first, r, begin, of);
+    of.meet(); /* before keys are overwritten */
 }
 
 /* A window for whose columns no table has room is cut in halves until one has: hashing takes any
@@ -259,7 +139,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 {
     const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
-    for_stripes(w, [&](int64_t i, int k, int stripe) {
+    for_rows(w, [&](int64_t i, int k, int stripe) {
         int64_t begin;
         /* A warp that computes alone has no team, also if A has changed since. */
         const row_parts parts(s, i, k > 1);
@@ -270,7 +150,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
             k ? window_entries<A>(row, least_windows(s, row.entries, members)) : row.entries;
         const int own = k > 1 ? stripe * teams + warp / members : stripe;
         for (int64_t first = own * each; first < row.entries;
-             first += (teams << stripe_bits(k)) * each) {
+             first += (teams << w.stripe_bits(k)) * each) {
             const int64_t behind = first + each < row.entries ? first + each : row.entries;
             row_shape r = row;
             for (int64_t at = first; at < behind; at += r.entries) {
@@ -290,30 +170,25 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 
 /* ---- the phase ---- */
 
-/* As many blocks as the card holds at once: each takes tickets until there are none. Rows are put
- * into classes before, by a kernel of its own, since the order of tickets follows from all rows. */
-template <class A>
-static void launch_rows(const fmm_exec *exec, const numeric_args &s, const row_work &w)
-{
-    const int bytes = WARPS * warp_bytes<A>();
-    const unsigned blocks = (unsigned)blocks_held<A>(exec, numeric_rows<A>, BLOCK, bytes);
-    launch_bins(exec, w, class_of_row<A>{s});
-    numeric_rows<A><<<blocks, BLOCK, bytes, stream_of(exec)>>>(s, w);
-}
-
 /* The lists of rows, whatever the matrices hold. */
 extern "C" size_t fmm_spgemm_rows_workspace(const fmm_call *call)
 {
     return row_work_bytes(call->a->rows);
 }
 
+template <class A>
+static void launch_others(const fmm_exec *exec, const numeric_args &s, const row_work &w)
+{
+    launch_rows<A>(exec, numeric_rows<A>, w, class_of_row<A>{s}, s, WARPS * warp_bytes<A>());
+}
+
 static void launch_others(const fmm_exec *exec, const numeric_args &s, void *workspace)
 {
-    const row_work w = row_work_in(exec, workspace, s.a.rows);
+    const row_work w = row_work_in(workspace, s.a.rows, STRIPES_OF_ROWS);
     if (s.out.dtype == FMM_F64)
-        launch_rows<double>(exec, s, w);
+        launch_others<double>(exec, s, w);
     else
-        launch_rows<float>(exec, s, w);
+        launch_others<float>(exec, s, w);
 }
 
 /* For the symbolic phase of a whole product. Few entries need no lists of rows, if B's columns

@@ -10,6 +10,7 @@
 #ifndef FMM_SPGEMM_CUDA_SETS_CUH
 #define FMM_SPGEMM_CUDA_SETS_CUH
 
+#include "cuda_bits.cuh"
 #include "cuda_small.cuh"
 
 struct symbolic_args {
@@ -17,6 +18,7 @@ struct symbolic_args {
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
     const int64_t *schedule;
+    bit_rows bits; /* of all rows, if there are any */
 
     /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
      */
@@ -27,18 +29,24 @@ struct symbolic_args {
     }
 };
 
+/* What threads of a row tell each other. */
+struct told {
+    int sum, next, totals[WARPS];
+    numbers numbered; /* of a warp */
+};
+
 /* Bytes of the two kinds of sets for a row of so many products or entries. Hashing is for rows that
- * fit into the middle classes: above, bits cost no more and come out in order. Hashed columns that
- * are wanted have to be sorted, which pays where they are few. */
+ * fit into a block: above, bits cost no more and come out in order. Hashed columns that are wanted
+ * have to be sorted, which pays where they are few. */
 struct set_size {
     int64_t slots, hash, bits;
     bool hashed;
-    __host__ __device__ set_size(const class_bytes &bytes, int64_t most, int64_t cols, bool wanted)
+    __device__ set_size(int64_t most, int64_t cols, bool wanted)
     {
         slots = 2 * most;
         hash = most > INT32_MAX ? INT64_MAX / 8 : slots * int64_t(sizeof(int32_t));
         bits = ceil_div(cols, 32) * int64_t(sizeof(uint32_t));
-        hashed = hash * (wanted ? 4 : 1) < bits && hash <= bytes.of[LARGEST - 1];
+        hashed = hash * (wanted ? 4 : 1) < bits && hash <= WARPS * ROOM;
     }
 };
 
@@ -77,15 +85,15 @@ static __device__ __forceinline__ column_range range_of_some(const symbolic_args
  * would be hashed is one of few bits where its columns lie close together, as on a band. */
 struct class_of_set {
     symbolic_args s;
-    class_bytes bytes;
     __device__ int operator()(int64_t i) const
     {
-        enum { SHORT = 64 };
+        enum { SHORT = 64 };                                /* entries of A */
+        enum { FEW = 256, MANY = 1 << 14, MORE = 1 << 16 }; /* products: work of the classes */
         int64_t begin;
         const int64_t most = s.idx ? s.ptr[i + 1] - s.ptr[i] : s.ptr[i + 1];
         if (most <= 0) return -1;
         const int64_t entries = row_range(s.a, i, &begin);
-        if (is_small(s.a, s.b, s.schedule, entries, most)) {
+        if (!s.bits.words && is_small(s.a, s.b, s.schedule, entries, most)) {
             const edge_view none = {};
             if (!s.idx)
                 s.ptr[i + 1] = merge_row<float, NO_VALUES>(
@@ -93,14 +101,15 @@ struct class_of_set {
                     [](int, int32_t, float) {}, [](int) {});
             return -1;
         }
-        const set_size size(bytes, most, s.b.cols, s.idx);
-        int64_t needs = size.hashed ? size.hash : size.bits;
-        if (size.hashed && needs > bytes.of[0] && entries <= SHORT && *s.schedule == 1) {
+        const set_size size(most, s.b.cols, s.idx);
+        int64_t needs = size.hashed ? size.hash : size.bits; /* bits of all rows fit a warp */
+        if (s.bits.words) needs = size.bits;
+        if (size.hashed && needs > ROOM && entries <= SHORT && *s.schedule == 1) {
             const column_range range = range_of_some(s, begin, 1, begin + entries);
             if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;
         }
-        const int fits = bytes.smallest(needs), work = class_of_work(entries);
-        return fits > work ? fits : work;
+        if (needs > ROOM || entries > 8 * SHORT || most > MANY) return most > MORE ? 3 : 2;
+        return most > FEW;
     }
 };
 
@@ -147,7 +156,7 @@ static __device__ __forceinline__ int packed(int32_t *keys, int slots, int *coun
  *     write    keys come to the front of the table; few are ranked, each by looking at all others,
  *              more are sorted */
 template <int WARPS>
-static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told *says,
                                                    int32_t *keys, int64_t i, int slots, int32_t *to,
                                                    int64_t places)
 {
@@ -157,7 +166,7 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
     if (!g::thread()) says->sum = 0;
     g::sync();
     int fresh = 0;
-    for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
+    for_products<WARPS>(s.a, columns_of{s.b}, i, &says[g::warp()].numbered, [&](int32_t j) {
         if (uint32_t(j) < uint32_t(s.b.cols)) fresh += enter(keys, slots, j);
     });
     if (!to) return added<WARPS>(fresh, &says->sum);
@@ -185,7 +194,7 @@ static __device__ __forceinline__ int64_t hash_row(const symbolic_args &s, told<
 template <int WARPS>
 static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int words, int32_t low,
                                                      int32_t *to, int64_t at, int64_t places,
-                                                     told<WARPS> *says)
+                                                     told *says)
 {
     typedef group<WARPS> g;
     for (int first = 0; first < words; first += g::THREADS) {
@@ -204,7 +213,7 @@ static __device__ __forceinline__ int64_t write_bits(const uint32_t *bits, int w
 
 /* Those of row i, by all threads of a group. */
 template <int WARPS>
-static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ column_range range_of(const symbolic_args &s, told *says,
                                                         int64_t i)
 {
     typedef group<WARPS> g;
@@ -236,9 +245,10 @@ static __device__ __forceinline__ void set_bits(uint32_t *bits, unsigned word, u
  *     columns     0 .......... 9,999 ............ 500,000 ......
  *     windows     [first        ]                [second        ]
  *
- * Each window walks through all products of the row, since B's rows may be in any order. */
+ * Each window walks through all products of the row, since B's rows may be in any order. Bits of
+ * all rows fit into one window, and are kept when they are counted. */
 template <int WARPS>
-static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<WARPS> *says,
+static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told *says,
                                                    uint32_t *bits, int64_t i, int bytes,
                                                    const column_range &range, int32_t *to,
                                                    int64_t places)
@@ -254,19 +264,28 @@ static __device__ __forceinline__ int64_t bits_row(const symbolic_args &s, told<
         g::sync();
         int32_t further = NO_COLUMN; /* the first column beyond this window */
         const bool is_last = columns < width;
-        for_products<WARPS>(s.a, columns_of{s.b}, i, [&](int32_t j) {
-            const unsigned at = unsigned(j) - unsigned(low);
-            const bool inside = at < unsigned(columns);
-            set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
-            if (!is_last && !inside && j > low && j < further) further = j;
-        });
+        numbers *const room = &says[g::warp()].numbered;
+        if (s.bits.packs)
+            for_products<WARPS>(s.a, items_of{s.b, s.bits}, i, room, [&](int2 item) {
+                set_bits(bits, min(unsigned(item.x), unsigned(words - 1)), uint32_t(item.y));
+            });
+        else
+            for_products<WARPS>(s.a, columns_of{s.b}, i, room, [&](int32_t j) {
+                const unsigned at = unsigned(j) - unsigned(low);
+                const bool inside = at < unsigned(columns);
+                set_bits(bits, inside ? at / 32 : 0, inside ? 1u << at % 32 : 0);
+                if (!is_last && !inside && j > low && j < further) further = j;
+            });
         if (further != NO_COLUMN) atomicMin(&says->next, further);
         g::sync();
         if (to)
             count = write_bits<WARPS>(bits, words, (int32_t)low, to, count, places, says);
         else {
             int set = 0;
-            for (int w = g::thread(); w < words; w += g::THREADS) set += __popc(bits[w]);
+            for (int w = g::thread(); w < words; w += g::THREADS) {
+                if (s.bits.words) s.bits.of(i)[w] = bits[w];
+                set += __popc(bits[w]);
+            }
             count += added<WARPS>(set, &says->sum);
         }
         low = says->next == NO_COLUMN ? range.high : int64_t(says->next);

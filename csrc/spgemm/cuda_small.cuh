@@ -154,8 +154,7 @@ static inline numeric_args numeric_of(const fmm_call *call, spgemm_where where)
                         of->masked,
                         !of->masked && (where == SPGEMM_AUTO || where == SPGEMM_IN_SORTED),
                         is_plain(of->b, &of->b_val, call->y->dtype),
-                        is_plain(call->a, call->val, call->y->dtype),
-                        is_plain(of->c, call->y, call->y->dtype)};
+                        is_plain(call->a, call->val, call->y->dtype)};
 }
 
 /* Computes the small rows of C, whose ptr is known: their values unless `out` has no data, and

@@ -2,22 +2,22 @@
  *
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
- *     count     each other row's columns, as a set (cuda_sets.cuh); a launch for each class
- *     bits      or instead of both, where C is small: all rows as bits (cuda_bits.cuh)
+ *     count     each other row's columns, as a set (cuda_sets.cuh), by a warp or a block
+ *               where C is small, bits of all rows are kept (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
  *     bin       other rows into classes, by their entries; nothing follows where there are none
- *     fill      each row's columns once more, read out in order; a launch for each class
+ *     fill      each row's columns once more, or its bits that were kept, read out in order
  *     values    of other rows, by the numeric phase, where values are known
  *     list      what a plan keeps (cuda_kept.cu)
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
-#include "cuda_bits.cuh"
 #include "cuda_kept.cuh"
 #include "cuda_look.cuh"
+#include "cuda_sets.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -34,75 +34,59 @@ extern "C" {
 
 /* ---- the rows of the classes ---- */
 
-/* A set needs nothing beside its memory. */
-struct no_head {
-};
-
-/* The rows of one class. Each is counted, its number replacing that of its products in ptr, or
+/* Row i, by a warp or a block. It is counted, its number replacing that of its products in ptr, or
  * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
  * counted: a column times a row may have more entries than there is time for. Places that nobody
  * filled, because B has changed, get column 0, so that C never names a column that it does not
- * have. */
+ * have. Where bits of all rows are kept, columns are read out of them. */
 template <int WARPS>
-static __global__ void __launch_bounds__(group<WARPS>::BLOCK_OF, group<WARPS>::RESIDENT)
-    symbolic_rows(const symbolic_args s, const row_work w, int k)
+static __device__ __forceinline__ void find_row(const symbolic_args &s, told *says, char *room,
+                                                int64_t i)
 {
     typedef group<WARPS> g;
-    extern __shared__ __align__(16) char spgemm_shared[];
-    const auto room = shared_room<WARPS, no_head>::of(spgemm_shared, w.bytes.of[k]);
-    int32_t *const keys = reinterpret_cast<int32_t *>(room.row);
-    uint32_t *const bits = reinterpret_cast<uint32_t *>(room.row);
-    for_rows<WARPS>(w, k, 1, &room.says->ticket, [&](int64_t i, int) {
-        const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
-        const set_size size(w.bytes, most, s.b.cols, s.idx);
-        int32_t *const to = s.idx ? s.idx + begin : NULL;
-        g::sync(); /* all have read ptr */
-        if (!to && s.is_lone(i)) return;
-        int64_t found;
-        column_range range = {0, s.b.cols};
-        if (size.hashed && *s.schedule == 1) range = range_of<WARPS>(s, room.says, i);
-        const bool has_room = size.hash <= w.bytes.of[k]; /* else B has changed */
-        if (size.hashed && has_room && (range.high - range.low) / 8 > size.hash)
-            found = hash_row<WARPS>(s, room.says, keys, i, (int)size.slots, to, most);
+    const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
+    const set_size size(most, s.b.cols, s.idx);
+    int32_t *const to = s.idx ? s.idx + begin : NULL;
+    g::sync(); /* all have read ptr */
+    if (!to && !s.bits.words && s.is_lone(i)) return;
+    int64_t found;
+    column_range range = {0, s.b.cols};
+    const bool hashed =
+        size.hashed && !s.bits.words && size.hash <= WARPS * ROOM; /* else B changed */
+    if (hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
+    if (to && s.bits.words)
+        found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);
+    else if (hashed && (range.high - range.low) / 8 > size.hash)
+        found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
+                                most);
+    else
+        found = bits_row<WARPS>(s, says, reinterpret_cast<uint32_t *>(room), i, WARPS * ROOM, range,
+                                to, most);
+    if (!to && !g::thread()) s.ptr[i + 1] = found;
+    for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
+    g::sync();
+}
+
+/* The set of a block lies where those of its warps do. */
+static __global__ void __launch_bounds__(BLOCK, 4)
+    symbolic_rows(const symbolic_args s, const row_work w)
+{
+    __shared__ told says[WARPS];
+    const int warp = threadIdx.x / WARP;
+    for_rows(w, [&](int64_t i, int k, int) {
+        if (k > 1)
+            find_row<WARPS>(s, says, spgemm_shared, i);
         else
-            found = bits_row<WARPS>(s, room.says, bits, i, w.bytes.of[k], range, to, most);
-        if (!to && !g::thread()) s.ptr[i + 1] = found;
-        for (int64_t at = found + g::thread(); to && at < most; at += g::THREADS) to[at] = 0;
-        g::sync();
+            find_row<1>(s, says + warp, spgemm_shared + warp * ROOM, i);
     });
 }
 
-/* No row needs a larger class than all columns would, or its work, which is that of class `work` at
- * most. */
-static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w, int work)
+static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
-    const int fits = w.bytes.smallest(set_size(w.bytes, 0, s.b.cols, false).bits);
-    launch_bins(exec, w, class_of_set{s, w.bytes});
-    for_classes(fits > work ? fits : work, [&](int k, auto warps) {
-        enum { WARPS = decltype(warps)::WARPS };
-        launch_class<WARPS, no_head>(exec, symbolic_rows<WARPS>, w, k, 1, s);
-    });
+    launch_rows<symbolic_args>(exec, symbolic_rows, w, class_of_set{s}, s, WARPS * ROOM);
 }
 
 /* ---- the phase ---- */
-
-/* Adds the numbers of few rows up in ptr, and tells how many entries there are: one launch, where
- * CUB's scan and a copy are three. */
-enum { FEW_ROWS = 4096 };
-static __global__ void __launch_bounds__(group<32>::THREADS)
-    add_up_few(int64_t *ptr, int64_t rows, counter *entries)
-{
-    enum { EACH = FEW_ROWS / group<32>::THREADS }; /* rows of a thread */
-    __shared__ int64_t totals[32];
-    const int64_t first = int64_t(threadIdx.x) * EACH;
-    int64_t until[EACH], sum = 0;
-    UNROLLED(u, EACH) until[u] = first + u < rows ? ptr[first + u + 1] : 0;
-    UNROLLED(u, EACH) until[u] = sum += until[u];
-    const int64_t all = scanned<32, int64_t>(sum, totals);
-    UNROLLED(u, EACH)
-        if (first + u < rows) ptr[first + u + 1] = all - sum + until[u];
-    if (threadIdx.x == group<32>::THREADS - 1) *entries = (counter)all;
-}
 
 /* What CUB asks for to add the rows' numbers up in ptr. */
 static size_t scan_bytes(int64_t *ptr, int64_t rows)
@@ -126,24 +110,19 @@ static fmm_status may_wait(const fmm_exec *exec)
 
 /* Counts the rows' entries into ptr; tells the host what was found. */
 static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                const bit_rows &bits, void *scratch, size_t scratch_bytes,
-                                row_lists *found)
+                                void *scratch, size_t scratch_bytes, row_lists *found)
 {
     const cudaStream_t stream = stream_of(exec);
-    if (bits.words)
-        launch_bits(exec, s, bits);
-    else
-        launch_sets(exec, s, w, class_of_work(s.a.nnz)); /* nobody knows the longest row */
+    if (s.bits.packs)
+        pack_rows<<<(unsigned)ceil_div(s.b.rows, WARPS), BLOCK, 0, stream>>>(s.b, s.bits);
+    launch_sets(exec, s, w);
     /* CUB would give another name to what an earlier launch failed with. */
     cudaError_t said = cudaPeekAtLastError();
-    if (w.rows <= FEW_ROWS)
-        add_up_few<<<1, group<32>::THREADS, 0, stream>>>(s.ptr, w.rows, &w.lists->entries);
-    else if (said == cudaSuccess) {
+    if (said == cudaSuccess)
         said = cub::DeviceScan::InclusiveSum(scratch, scratch_bytes, s.ptr + 1, s.ptr + 1, w.rows,
                                              stream);
-        cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
-                        stream);
-    }
+    cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
+                    stream);
     cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);
     if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
     REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
@@ -151,10 +130,10 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
     return FMM_OK;
 }
 
-/* Whether no row was in a class when rows were counted, and none will be. Bits have no classes. */
-static bool all_small(const row_lists &found, const bit_rows &bits)
+/* Whether no row was in a class when rows were counted, and none will be. */
+static bool all_small(const row_lists &found)
 {
-    counter others = (counter)bits.words;
+    counter others = 0;
     for (int k = 0; k < CLASSES; k++) others += found.counts[k];
     return !others;
 }
@@ -162,8 +141,7 @@ static bool all_small(const row_lists &found, const bit_rows &bits)
 /* Small rows come first, and where there are no others, all is done in one launch. C's columns, and
  * its values where those of A and B are known. */
 static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                               symbolic_args s, const row_work &w, const bit_rows &bits,
-                               const row_lists &found)
+                               const symbolic_args &s, const row_work &w, const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const int64_t nnz = (int64_t)found.entries;
@@ -182,15 +160,10 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     const fmm_call numeric = {
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
     numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
-    args.merges = !bits.words;
-    if (bits.words)
-        launch_bits(exec, s, bits);
-    else
-        fmm_spgemm_small(exec, args, s.idx);
-    if (all_small(found, bits)) return FMM_OK;
-    int work = LARGEST; /* the largest class that had a row when rows were counted */
-    while (work && !found.counts[work]) work--;
-    if (!bits.words) launch_sets(exec, s, w, work);
+    args.merges = !s.bits.words;
+    if (args.merges) fmm_spgemm_small(exec, args, s.idx);
+    if (all_small(found)) return FMM_OK;
+    launch_sets(exec, s, w);
     if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
@@ -198,13 +171,12 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 /* What a plan keeps: where products go, if columns of B rise; or a number where all rows are small
  * and products many, since merges are faster there. */
 static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call,
-                                const symbolic_args &s, const bit_rows &bits,
-                                const row_lists &found)
+                                const symbolic_args &s, const row_lists &found)
 {
     const fmm_spgemm_pattern *out = call->out;
     const csr_view c = {s.ptr, s.idx, s.a.rows, (int64_t)found.entries, s.b.cols};
     enum { MANY = 1 << 23 };
-    const bool merges = all_small(found, bits);
+    const bool merges = all_small(found);
     bool made = false;
     if (!found.falls && !(merges && found.products > MANY))
         TRY(fmm_spgemm_keep(exec, out, s.a, s.b, c, (int64_t)found.products, &made));
@@ -219,10 +191,9 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
 {
     const fmm_csr *a = call->a;
     const fmm_spgemm_pattern *out = call->out;
-    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule};
+    symbolic_args s = {view_csr(a), view_csr(call->b), out->ptr, NULL, out->schedule, {}};
     const bool counts = out->want > FMM_SPGEMM_CHUNKS;
     row_work w = {};
-    bit_rows bits = {};
     row_lists found = {};
     if (counts) TRY(may_wait(exec));
     if (counts && !a->rows) cudaMemsetAsync(out->ptr, 0, sizeof *out->ptr, stream_of(exec));
@@ -230,15 +201,15 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
     else {
         const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
-        const size_t scratch_bytes = a->rows > FEW_ROWS ? scan_bytes(out->ptr, a->rows) : 0;
-        bits.size(a, call->b);
+        const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
+        s.bits.size(a, call->b);
         spgemm_memory m;
-        TRY(fmm_spgemm_ask(exec, lists + bits.bytes + scratch_bytes, &m));
-        w = row_work_in(exec, m.base, a->rows);
+        TRY(fmm_spgemm_ask(exec, lists + s.bits.bytes + scratch_bytes, &m));
+        w = row_work_in(m.base, a->rows, 0);
         char *const behind = m.base + lists;
-        bits.place(behind);
+        s.bits.place(behind);
         launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
-        TRY(count_entries(exec, s, w, bits, behind + bits.bytes, scratch_bytes, &found));
+        TRY(count_entries(exec, s, w, behind + s.bits.bytes, scratch_bytes, &found));
     }
     if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = (int64_t)found.entries;
@@ -246,8 +217,8 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     REQUIRE(s.idx || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
     if (!nnz) return FMM_OK;
-    TRY(fill_entries(exec, call, s, w, bits, found));
-    return out->kept ? keep_products(exec, call, s, bits, found) : FMM_OK;
+    TRY(fill_entries(exec, call, s, w, found));
+    return out->kept ? keep_products(exec, call, s, found) : FMM_OK;
 }
 
 extern "C" fmm_status fmm_spgemm_symbolic_cuda(const fmm_exec *exec,

@@ -22,9 +22,6 @@
 
 #include "cuda_classes.cuh"
 
-/* Rows of so few entries are sorted: bisection takes five steps and no table has to be emptied. */
-enum { TINY = 32 };
-
 /* A block's shared memory. Tables keep places in it, not pointers: so the compiler knows that it is
  * shared memory, and a place takes half as many registers. */
 extern __shared__ __align__(16) char spgemm_shared[];
@@ -34,13 +31,9 @@ template <class T> static __device__ __forceinline__ T *of_shared(int byte)
 }
 
 /* One term, rounded once. */
-static __device__ __forceinline__ float multiply_add(float x, float y, float z)
+template <class A> static __device__ __forceinline__ A multiply_add(A x, A y, A z)
 {
-    return __fmaf_rn(x, y, z);
-}
-static __device__ __forceinline__ double multiply_add(double x, double y, double z)
-{
-    return __fma_rn(x, y, z);
+    return fma(x, y, z);
 }
 
 /* Whether a slot knows its column. */
@@ -171,12 +164,12 @@ template <class A> struct table {
                                            : find_key(j);
     }
 
-    /* HASH: enters column j; returns whether it was there. At most half of the slots are taken. */
-    __device__ __forceinline__ bool enter(int32_t j)
+    /* HASH: enters column j. At most half of the slots are taken. */
+    __device__ __forceinline__ void enter(int32_t j)
     {
         for (int h = start(j);; h = next(h)) {
             const int32_t found = atomicCAS(keys() + h, (int32_t)NO_COLUMN, j);
-            if (found == j || found == NO_COLUMN) return found == j;
+            if (found == j || found == NO_COLUMN) return;
         }
     }
     /* RANKED: enters column j of entry number `at`, whose columns rise. */
@@ -205,10 +198,10 @@ template <class A> struct table {
         }
         sum(slot) = own;
     }
-    /* The sum of all terms, whichever of them were put aside. */
+    /* The sum of all terms. Where slots do not count them, all were put aside, or none. */
     __device__ __forceinline__ A total(int slot) const
     {
-        return is_long ? aside(slot) + sum(slot) : sum(slot);
+        return counted ? aside(slot) + sum(slot) : is_long ? aside(slot) : sum(slot);
     }
 };
 
@@ -225,6 +218,39 @@ template <int WARPS, class A> static __device__ __forceinline__ void empty_table
     const int words = t.where == SPGEMM_IN_RANKED ? int(rank_bytes(t.width) / sizeof(unsigned)) : 0;
     for (int h = group<WARPS>::thread(); h < words; h += group<WARPS>::THREADS) t.word(h) = 0;
     group<WARPS>::sync();
+}
+
+/* The table of entries [begin, begin + r.entries) of a matrix, all sums 0; *falls says whether some
+ * column does not rise. Sorted keys have to, as those of a mask need not: then they are sorted
+ * here. The group meets when all are entered. */
+template <int WARPS, class A>
+static __device__ __forceinline__ table<A> table_of(const csr_view &c, const row_shape &r,
+                                                    int64_t begin, int byte, bool *falls)
+{
+    typedef group<WARPS> g;
+    table<A> t;
+    bool own = false;
+    t.lay_out(r, byte, (int)slots_of(r));
+    empty_table<WARPS>(t);
+    *falls = false;
+    if (r.where == SPGEMM_IN_DENSE) return t; /* which knows no columns */
+    const int entries = (int)r.entries;
+#pragma unroll 4
+    for (int at = g::thread(); at < entries; at += g::THREADS) {
+        const int32_t j = __ldg(c.idx + begin + at), last = at ? __ldg(c.idx + begin + at - 1) : -1;
+        const bool inside = uint32_t(j) < uint32_t(c.cols);
+        own |= !inside || j <= last;
+        if (r.where == SPGEMM_IN_SORTED)
+            t.keys()[at] = inside ? j : int32_t(NO_COLUMN);
+        else if (r.where == SPGEMM_IN_RANKED)
+            t.enter_ranked(j, last, at);
+        else if (inside)
+            t.enter(j);
+    }
+    *falls = g::any(own);
+    g::sync();
+    if (*falls && r.where == SPGEMM_IN_SORTED) sort_keys<WARPS>(t.keys(), t.slots);
+    return t;
 }
 
 /* ---- terms in order ---- */

@@ -12,11 +12,6 @@
 #include "cuda_products.cuh"
 #include "cuda_small.cuh"
 
-enum {
-    WINDOW = 6 << 10, /* bytes of a table: four blocks run at once for their registers, and fit */
-    WARPS = BLOCK / WARP
-};
-
 /* Narrows a row to the columns of entries [begin, begin + r->entries) of C, if they rise. */
 static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begin, row_shape *r)
 {
@@ -26,39 +21,18 @@ static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begi
     r->cols = r->rises ? int64_t(high) - low + 1 : c.cols;
 }
 
-/* About how many products a row of A has, by some of its entries; those of all would take as long
- * as the row. */
-static __device__ __forceinline__ int64_t some_products(const csr_view &a, const csr_view &b,
-                                                        int64_t begin, int64_t entries)
-{
-    enum { SAMPLES = 16, AHEAD = 4 }; /* of them with loads under way together */
-    int64_t sum = 0, at;
-    for (int k = 0; k < SAMPLES; k += AHEAD)
-        UNROLLED(u, AHEAD)
-            sum += row_or_none(b, __ldg(a.idx + begin + (k + u) * entries / SAMPLES), &at);
-    return sum / SAMPLES * entries;
-}
-
 /* Parts of row i of A: of SPGEMM_TERMS entries each. A sum has at most one term for each entry of A
  * where B's columns rise; else nobody knows, and the row is one part, whose sums count terms.
  *
- * A team has a warp for each part, if the block has so many. But each warp makes a table of the
- * window's columns, which should not take longer than the products that it adds there. */
+ * A team has a warp for each part, if the block has so many. */
 struct row_parts {
     int64_t begin, entries, each;
     int members;
     __device__ __forceinline__ row_parts(const numeric_args &s, int64_t i, bool in_teams)
     {
-        enum { TABLE = 2 }; /* products that an entry of C takes as long as in a table */
-        int64_t c_begin;
-        const int64_t columns = row_range(s.c, i, &c_begin);
         entries = row_range(s.a, i, &begin), members = 1;
         each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : entries;
-        if (!in_teams || entries <= each) return;
-        const int64_t products = some_products(s.a, s.b, begin, entries);
-        while (members < WARPS && members * each < entries &&
-               2 * members * TABLE * columns <= products)
-            members *= 2;
+        while (in_teams && members < WARPS && members * each < entries) members *= 2;
     }
 };
 
@@ -69,29 +43,27 @@ static __device__ __forceinline__ row_shape shape_of(const numeric_args &s, int6
 {
     const int64_t entries = row_range(s.c, i, begin);
     const bool repeats = __ldg(s.schedule) != 1;
-    const bool aside = repeats || parts.entries > parts.each * parts.members;
+    const bool aside = repeats || parts.entries > parts.each;
     row_shape r = {s.where, entries, 0, s.c.cols, aside, repeats, false};
     if (entries && !s.masked) narrow_to(s.c, *begin, &r);
     return r;
 }
 
-/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut.
- * Few entries are sorted. A dense table is found without a search, a ranked one with one read, but
- * both need memory for all columns between the first and the last. */
+/* Chooses the table of a window, in r; false where none fits, so that the window has to be cut. A
+ * dense table is found without a search, a ranked one with one read, but both need memory for all
+ * columns between the first and the last. */
 template <class A>
 static __device__ __forceinline__ bool choose_table(spgemm_where wanted, row_shape *r)
 {
-    const int64_t dense = bytes_of<A>(*r, SPGEMM_IN_DENSE);
-    const bool any = wanted == SPGEMM_AUTO, ranked = any && r->rises;
+    const bool any = wanted == SPGEMM_AUTO, fits = bytes_of<A>(*r, SPGEMM_IN_DENSE) <= ROOM;
     r->where = SPGEMM_IN_HASH;
-    if (wanted == SPGEMM_IN_SORTED ||
-        (any && r->entries <= TINY && bytes_of<A>(*r, SPGEMM_IN_SORTED) < dense))
+    if (wanted == SPGEMM_IN_SORTED)
         r->where = SPGEMM_IN_SORTED;
-    else if ((any || wanted == SPGEMM_IN_DENSE) && (dense <= WINDOW || (!any && r->rises)))
+    else if (any ? fits : wanted == SPGEMM_IN_DENSE && (fits || r->rises))
         r->where = SPGEMM_IN_DENSE;
-    else if (ranked && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= WINDOW)
+    else if (any && r->rises && bytes_of<A>(*r, SPGEMM_IN_RANKED) <= ROOM)
         r->where = SPGEMM_IN_RANKED;
-    return bytes_of<A>(*r, r->where) <= WINDOW;
+    return bytes_of<A>(*r, r->where) <= ROOM;
 }
 
 /* How many of a row's entries a window has: as many as fit into a table that `auto` would choose,
@@ -106,15 +78,15 @@ template <class A>
 static __device__ __forceinline__ int64_t window_entries(const row_shape &r, int64_t least)
 {
     const bool dense = r.where == SPGEMM_AUTO || r.where == SPGEMM_IN_DENSE;
-    const int64_t hashed = WINDOW / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
+    const int64_t hashed = ROOM / (2 * slot_bytes<A>(SPGEMM_IN_HASH, r.is_long, r.counted));
     const int slot = slot_bytes<A>(SPGEMM_IN_DENSE, r.is_long, r.counted);
     int64_t each = hashed;
-    if (dense && r.cols * slot <= WINDOW)
+    if (dense && r.cols * slot <= ROOM)
         each = r.entries;
     else if (dense && r.rises) {
         const unsigned apart = unsigned(r.cols) / unsigned(r.entries);
         const int64_t bytes = r.where == SPGEMM_AUTO ? slot + apart / 4 : int64_t(slot) * apart;
-        const int64_t even = bytes < WINDOW ? WINDOW * 3 / 4 / int(bytes) : 0;
+        const int64_t even = bytes < ROOM ? ROOM * 3 / 4 / int(bytes) : 0;
         if (even > each || r.where == SPGEMM_IN_DENSE) each = even > 0 ? even : 1;
     }
     if (each >= r.entries && least <= 1) return r.entries;
