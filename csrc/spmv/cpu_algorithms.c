@@ -24,7 +24,8 @@ enum { NEAR = 32 };
 
 /* The number of rows that end, with `weight` for each, before `target` on the path; no fewer than
  * `low`, and no more than `high`. The first two questions are asked about `guess`, which is near
- * where rows are alike: each question that is far from there waits for memory. */
+ * where rows are alike: each question that is far from there waits for memory. With bisection alone
+ * usa_road_ny takes 1.07 times as long, 5-point 1000^2 1.27 times (AMD EPYC). */
 static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target, int64_t low,
                            int64_t high, int64_t guess)
 {
