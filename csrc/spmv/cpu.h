@@ -19,7 +19,7 @@ enum {
     FMM_SPMV_PAIRS = 5,     /* and stored columns, each beside its values */
     FMM_SPMV_AHEAD = 512,   /* entries of CSR that are asked for ahead */
     FMM_SPMV_BEHIND = 256,  /* and elements of each diagonal */
-    FMM_SPMV_FOUR = 8,      /* entries of a row from which four rows that are alike are one */
+    FMM_SPMV_FEW = 16,      /* entries of a row from which several sums take it */
     FMM_SPMV_CHUNK = 2048,  /* entries of CSR whose products a kernel keeps at once */
     FMM_SPMV_AT_ONCE = 128, /* rows that are looked at together, to be summed side by side */
     FMM_SPMV_RUN = 512,     /* entries of a long row that 16 sums take */
@@ -32,8 +32,8 @@ typedef struct fmm_spmv_carry {
     double head, tail;          /* the sums of their entries here */
 } fmm_spmv_carry;
 
-/* How a row of CSR is summed: one entry after the other, in lanes side by side, or as suits the
- * lengths of the rows around it. */
+/* How rows of CSR are summed: one after the other, side by side in lanes, or as suits the lengths
+ * of the rows around them. */
 typedef enum fmm_spmv_sums { FMM_SPMV_ONE, FMM_SPMV_SIDE_BY_SIDE, FMM_SPMV_EITHER } fmm_spmv_sums;
 
 typedef struct fmm_spmv_task {

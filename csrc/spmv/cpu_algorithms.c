@@ -6,7 +6,7 @@
  *     all          WIDEN, where x is no contiguous vector of the type of sums: a gather of numbers
  *                  that need no conversion is worth a pass over x
  *     merge        PATH, then a join          csr_segmented   the same, cut by entries alone
- *     csr_scalar   as merge, one sum a row    csr_vector      as merge, sums side by side
+ *     csr_scalar   as merge, row by row       csr_vector      as merge, rows side by side
  *     coo, hyb     BLOCKS, ENTRIES, a join, FINISH
  *     dia, ell     BLOCKS                     sell            FINISH, BLOCKS */
 #include "../cpu/isa.h"
@@ -24,7 +24,8 @@ enum { NEAR = 32 };
 
 /* The number of rows that end, with `weight` for each, before `target` on the path; no fewer than
  * `low`, and no more than `high`. The first two questions are asked about `guess`, which is near
- * where rows are alike: each question that is far from there waits for memory. */
+ * where rows are alike: each question that is far from there waits for memory. With bisection alone
+ * usa_road_ny takes 1.07 times as long, 5-point 1000^2 1.27 times (AMD EPYC). */
 static int64_t rows_before(const fmm_csr *a, int64_t weight, int64_t target, int64_t low,
                            int64_t high, int64_t guess)
 {
@@ -250,7 +251,7 @@ FAMILY(sell, FMM_FORMAT_SELL, FMM_SPMV_ONE, true)
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      fmm_spmv_reference},
-    LINES(10, csr_scalar, "one sum a row", "Bell & Garland 2009"),
+    LINES(10, csr_scalar, "a row after the other", "Bell & Garland 2009"),
     LINES(20, csr_vector, "the lanes of a vector sum a row side by side", "Bell & Garland 2009"),
     LINES(30, csr_segmented, "pieces of equally many entries, carries joined in order",
           "Blelloch, Heroux & Zagha 1993"),

@@ -144,32 +144,20 @@ static __device__ __forceinline__ const E *place_of(const E *from, At at)
         return (const E *)row_at((const char *)from, at, sizeof(E));
 }
 
-/* The values of a batch, of any dtype and anywhere. What is alike for all entries is asked once, so
- * that their loads stand side by side. */
-template <class V, int N, class A>
-static __device__ __forceinline__ void values_of(const edge_view &v, const int64_t *edge, A *w)
-{
-    V raw[N];
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        raw[k] = __ldg(static_cast<const V *>(v.data) + edge[k] * v.row_stride);
-#pragma unroll
-    for (int k = 0; k < N; k++) w[k] = A(widen(raw[k]));
-}
+/* The values of a batch, of any dtype and anywhere: all are asked for before the first is used. */
 template <int N, class A>
 static __device__ __forceinline__ void any_values(const edge_view &v, int64_t *edge, A *w)
 {
+    WORD(A) raw[N];
 #pragma unroll
     for (int k = 0; k < N; k++) w[k] = A(1);
     if (!v.data) return;
-    if (v.eid) {
 #pragma unroll
-        for (int k = 0; k < N; k++) edge[k] = clamp(edge_at(v, edge[k]), 0, v.nnz - 1);
-    }
-    if (v.dtype == FMM_F32) values_of<float, N>(v, edge, w);
-    if (v.dtype == FMM_F64) values_of<double, N>(v, edge, w);
-    if (v.dtype == FMM_F16) values_of<__half, N>(v, edge, w);
-    if (v.dtype == FMM_BF16) values_of<__nv_bfloat16, N>(v, edge, w);
+    for (int k = 0; k < N; k++) edge[k] = edge_of(v, edge[k]);
+#pragma unroll
+    for (int k = 0; k < N; k++) raw[k] = edge_bits<WORD(A)>(v, edge[k], 0);
+#pragma unroll
+    for (int k = 0; k < N; k++) w[k] = edge_number<A>(v, raw[k]);
 }
 
 /* The values of PER neighbours at each of GROUPS places, counted from `base`. */
@@ -247,6 +235,13 @@ template <class A> struct folded {
     __device__ __forceinline__ A total(void) { return two + one; }
 };
 
+/* The sum of `lanes` neighbours of a warp, a power of two, which all of them get. */
+template <class A> static __device__ __forceinline__ A lanes_sum(A sum, int lanes = WARP)
+{
+    for (int far = lanes / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+    return sum;
+}
+
 /* The sums of PER neighbouring columns of `count` entries each, at first, first + step, ...; FLY
  * steps at once. */
 template <class V, int PER, int FLY, class T, class A>
@@ -276,7 +271,7 @@ static __device__ __forceinline__ void sum_steps(const spmv_args<T> &s, const in
 template <int LANES, class A> static __device__ __forceinline__ A block_sum(A sum)
 {
     __shared__ A warps[BLOCK / WARP];
-    for (int far = WARP / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+    sum = lanes_sum(sum);
     if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = sum;
     __syncthreads();
     if (threadIdx.x % LANES == 0)

@@ -16,16 +16,14 @@ fmm_status fmm_spmv_csr_scalar(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmv_csr_vector(const fmm_exec *exec, const fmm_call *call);
 
 /* CSR and COO in equal shares. What blocks leave of rows that they share needs room. */
-fmm_status fmm_spmv_csr_segmented(const fmm_exec *exec, const fmm_call *call);
+fmm_status fmm_spmv_segmented(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmv_merge(const fmm_exec *exec, const fmm_call *call);
-fmm_status fmm_spmv_coo(const fmm_exec *exec, const fmm_call *call);
-size_t fmm_spmv_csr_segmented_workspace(const fmm_call *call);
+size_t fmm_spmv_segmented_workspace(const fmm_call *call);
 size_t fmm_spmv_merge_workspace(const fmm_call *call);
-size_t fmm_spmv_coo_workspace(const fmm_call *call);
 
-/* Launches `coo` on a matrix's entries; `sums`, of the type that x is summed in, takes what each
- * row adds up to, before alpha and beta, in place of y. room is what its workspace says. */
-void fmm_spmv_coo_sums(const fmm_exec *exec, const fmm_call *call, void *room, void *sums);
+/* Launches `segmented` on a matrix's entries; `sums`, of the type that x is summed in, takes what
+ * each row adds up to, before alpha and beta, in place of y. room is what its workspace says. */
+void fmm_spmv_segmented_sums(const fmm_exec *exec, const fmm_call *call, void *room, void *sums);
 
 fmm_status fmm_spmv_dia(const fmm_exec *exec, const fmm_call *call);
 fmm_status fmm_spmv_ell(const fmm_exec *exec, const fmm_call *call);

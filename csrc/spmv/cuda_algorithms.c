@@ -41,8 +41,8 @@ TAKES(hyb, FMM_FORMAT_HYB, countable)
         .number = id, .name = title, .about = text, .source = origin, .deterministic = bits,       \
         .supports = takes, .workspace = room, .run = function                                      \
     }
-#define OURS(id, what, text, origin, room)                                                         \
-    ENTRY(id, #what, text, origin, true, takes_##what, room, fmm_spmv_##what)
+#define OURS(id, what, text, origin, room, function)                                               \
+    ENTRY(id, #what, text, origin, true, takes_##what, room, fmm_spmv_##function)
 #define CUSPARSE(id, what, format, algorithm, preprocess, bits)                                    \
     ENTRY(id, "cusparse:" #what, "cuSPARSE, bound at run time", "NVIDIA", bits,                    \
           fmm_spmv_cusparse_##what##_supports, fmm_spmv_cusparse_##what##_workspace,               \
@@ -51,24 +51,25 @@ TAKES(hyb, FMM_FORMAT_HYB, countable)
 static const fmm_algorithm algorithms[] = {
     ENTRY(1, "reference", "one thread per row of any format, terms in storage order",
           "the definition", true, NULL, NULL, fmm_spmv_reference_cuda),
-    OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL),
+    OURS(2, csr_scalar, "one thread per row, products first", "Bell and Garland, SC 2009", NULL,
+         csr_scalar),
     OURS(3, csr_vector, "2 to 128 lanes per row, products first; a block for each long row",
-         "Bell and Garland, SC 2009", NULL),
+         "Bell and Garland, SC 2009", NULL, csr_vector),
     OURS(4, csr_segmented, "equally many entries for every warp, a segmented scan",
          "Blelloch et al., CMU-CS-93-173, 1993; Sengupta et al., Graphics Hardware 2007",
-         fmm_spmv_csr_segmented_workspace),
+         fmm_spmv_segmented_workspace, segmented),
     OURS(5, merge, "equally many entries and ends of rows for every warp, a segmented scan",
-         "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace),
+         "Merrill and Garland, SC 2016", fmm_spmv_merge_workspace, merge),
     OURS(6, coo, "equally many entries for every warp, a segmented scan over rows' numbers",
-         "Bell and Garland, SC 2009", fmm_spmv_coo_workspace),
+         "Bell and Garland, SC 2009", fmm_spmv_segmented_workspace, segmented),
     OURS(7, dia, "one thread per 1 to 4 neighbouring rows, diagonal by diagonal",
-         "Bell and Garland, NVR-2008-004", NULL),
+         "Bell and Garland, NVR-2008-004", NULL, dia),
     OURS(8, ell, "one thread per 1 or 2 neighbouring rows, column by column",
-         "Bell and Garland, NVR-2008-004", NULL),
+         "Bell and Garland, NVR-2008-004", NULL, ell),
     OURS(9, sell, "one lane per row of a slice", "Kreutzer et al., SIAM J. Sci. Comput. 36, 2014",
-         NULL),
+         NULL, sell),
     OURS(10, hyb, "the COO part first, then ELL, which adds its sums before it rounds",
-         "Bell and Garland, SC 2009", fmm_spmv_hyb_workspace),
+         "Bell and Garland, SC 2009", fmm_spmv_hyb_workspace, hyb),
     FMM_CUSPARSE_SPMV_LIST(CUSPARSE){.name = NULL},
 };
 

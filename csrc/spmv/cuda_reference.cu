@@ -26,36 +26,30 @@ static __global__ void __launch_bounds__(BLOCK)
     spmv_reference(const spmv_args<T> s, const fmm_spmv_matrix m, const edge_view padded)
 {
     typedef typename sum_of<T>::type A;
-    /* SELL's k is a place of the order, which says the row; k is the row elsewhere. */
+    const bool dia = m.format == FMM_FORMAT_DIA;
     for (int64_t k = this_thread(); k < s.a.rows; k += all_threads()) {
         long_sum<A> sum;
         sum.start();
-        int64_t i = k;
-        if (m.format == FMM_FORMAT_CSR) {
-            int64_t begin;
-            const int64_t end = row_range(s.a, i, &begin) + begin;
-            for (int64_t p = begin; p < end; p++) add(s, s.val, p, s.a.idx[p], &sum);
-        }
-        if (m.format == FMM_FORMAT_DIA) {
-            for (int64_t d = 0, p = i; d < m.width; d++, p += s.a.rows)
-                if (edge_value<A>(padded, p, 0) != A(0))
-                    add(s, padded, p, int64_t(uint64_t(i) + uint64_t(m.offsets[d])), &sum);
-        }
-        if (m.format == FMM_FORMAT_ELL || m.format == FMM_FORMAT_HYB)
-            for (int64_t p = i; p < m.stored; p += s.a.rows)
-                add(s, padded, p, m.padded_idx[p], &sum);
-        if (m.format == FMM_FORMAT_COO || m.format == FMM_FORMAT_HYB) {
-            int64_t p = first_at_least(s.row, 1, s.a.nnz, i);
-            for (; p < s.a.nnz && s.row[p] == i; p++) add(s, s.val, p, s.a.idx[p], &sum);
-        }
+        /* The padded part lies from p on, `step` apart. SELL's k is a place of the order, which
+         * says the row; k is the row elsewhere. */
+        int64_t i = k, p = k, step = s.a.rows, stop = m.format > FMM_FORMAT_COO ? m.stored : 0;
         if (m.format == FMM_FORMAT_SELL) {
-            const int64_t slice = k / m.width, lane = k % m.width;
-            i = m.order[k];
-            const int64_t begin = clamp(m.offsets[slice], 0, m.stored) + lane;
-            const int64_t end = clamp(m.offsets[slice + 1], 0, m.stored);
+            i = m.order[k], step = m.width;
             if ((uint64_t)i >= (uint64_t)s.a.rows) continue;
-            for (int64_t p = begin; p < end; p += m.width) add(s, padded, p, m.padded_idx[p], &sum);
+            p = clamp(m.offsets[k / step], 0, m.stored) + k % step;
+            stop = clamp(m.offsets[k / step + 1], 0, m.stored);
         }
+        for (int64_t d = 0; p < stop; p += step, d++) {
+            if (dia && edge_value<A>(padded, p, 0) == A(0)) continue;
+            const int64_t j = dia ? int64_t(uint64_t(i) + uint64_t(m.offsets[d])) : m.padded_idx[p];
+            add(s, padded, p, j, &sum);
+        }
+        /* The part that is CSR or COO. */
+        int64_t begin = 0, end = 0;
+        if (m.format == FMM_FORMAT_CSR) end = row_range(s.a, i, &begin) + begin;
+        if (s.row) begin = first_at_least(s.row, 1, s.a.nnz, i);
+        if (s.row) end = first_at_least(s.row, 1, s.a.nnz, i + 1);
+        for (p = begin; p < end; p++) add(s, s.val, p, s.a.idx[p], &sum);
         finish(s, i, sum.total());
     }
 }

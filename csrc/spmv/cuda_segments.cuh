@@ -16,14 +16,16 @@
  *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
  *     lane      0       | 1        | 2        | 3
  *     left      abcd    | gh       | kl       | mnop
- *     in front  . . . . | . . *    | *   *                   of 4: a to f, of 5: g and h, of 6: i,
- * j
+ *     in front  . . . . | . . *    | *   *                   of 4: a to f, of 5: g and h,
+ *                                                            of 6: i and j
  *
  * Elsewhere a lane has the entries l, l + 32, l + 64 and so on, so that neighbouring lanes gather
  * what neighbouring columns bring. 32 entries without a mark are only added up, lane by lane;
  * others are scanned, as far back as the last mark. With long rows few have one: reddit-size takes
- * 0.87 of the time of lanes with neighbours (H100). All stays in registers, which leaves L1 to x:
- * where terms went through shared memory, reddit-size took 1.1 times as long.
+ * 0.87 of the time of lanes with neighbours (H100). With short rows it is the other way: graphs of
+ * less than 16 entries a row would take 1.05 to 1.15 times as long, grids 1.11 to 1.19 (H100). All
+ * stays in registers, which leaves L1 to x: where terms went through shared memory, reddit-size
+ * took 1.1 times as long.
  *
  * The order is fixed. A row that begins in a warp and ends in another, or at its end, is open
  * there: the block adds it up over its warps, and leaves a record of what is open at its own end
@@ -53,7 +55,7 @@
 #include "../matrix/cuda_plan.cuh"
 #include "cuda_records.cuh"
 
-static_assert(length_of_share(SEGMENTED) == PLAN_SHARE, "the plan lists where shares begin");
+static_assert(length_of_share(SHORT_ROWS) == PLAN_SHARE, "the plan lists where shares begin");
 
 /* What a warp owns: `count` entries from `begin` on, and rows [row, rows_end) that may begin among
  * them, of which those before empties_end are its own if they are empty. */
@@ -95,7 +97,7 @@ static __device__ __forceinline__ share_of take_share(const segment_args<T> &m, 
 /* The entry that register k of a lane has. */
 template <int WAY> static __device__ __forceinline__ constexpr int entry_of(int lane, int k)
 {
-    return WAY == SEGMENTED ? lane * each_of(WAY) + k : lane + k * WARP;
+    return WAY == SHORT_ROWS ? lane * each_of(WAY) + k : lane + k * WARP;
 }
 
 /* Where the entries of a row lie in a share. */
@@ -170,7 +172,7 @@ static __device__ __forceinline__ int32_t finish_rows(const segment_args<T> &m, 
         A sum = A(0);
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
-            const int at = WAY == SEGMENTED ? mine.end / EACH % WARP : mine.end % WARP;
+            const int at = WAY == SHORT_ROWS ? mine.end / EACH % WARP : mine.end % WARP;
             const A other = __shfl_sync(ALL, sums[k], at);
             if (whole && mine.end == entry_of<WAY>(at, k)) sum = other;
         }
@@ -224,8 +226,7 @@ finish_changes(const segment_args<T> &m, const int32_t *ended, const unsigned *m
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         const bool here = marks[k] & (below + 1u);
-        if (here && (inside || marks[k] & below))
-            write_row<COORDINATES>(m.s, mark_of(m.s, ended[k]), sums[k]);
+        if (here && (inside || marks[k] & below)) write_row(m.s, mark_of(m.s, ended[k]), sums[k]);
         inside |= marks[k] != 0;
     }
 }
@@ -249,7 +250,7 @@ static __device__ __forceinline__ record_of<A> add_runs(const unsigned *marks, A
             rest += term[k];
             continue;
         }
-        open += warp_sum(rest);
+        open += lanes_sum(rest);
         const A upto = add_open(term[k], heads);
         A before = __shfl_up_sync(ALL, upto, 1);
         if (!lane) before = A(0);
@@ -259,7 +260,7 @@ static __device__ __forceinline__ record_of<A> add_runs(const unsigned *marks, A
         open = __shfl_sync(ALL, upto, WARP - 1);
         term[k] = before;
     }
-    left.tail = open + warp_sum(rest);
+    left.tail = open + lanes_sum(rest);
     if (!left.mark) left.first = left.tail;
     return left;
 }
@@ -297,7 +298,7 @@ static __device__ __forceinline__ record_of<A> add_lanes(const unsigned *marks, 
  * and room for the loads of all entries of a lane. */
 template <class T> static constexpr int blocks_of(int way)
 {
-    if (by_entries(way)) return way == SEGMENTED && sizeof(T) <= 4 ? 6 : 5;
+    if (way <= LONG_ROWS) return way == SHORT_ROWS && sizeof(T) <= 4 ? 6 : 5;
     return sizeof(T) <= 4 ? 8 : 6;
 }
 
@@ -326,7 +327,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of<T>(WAY))
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         at[k] = (uint32_t)max(min(entry_of<WAY>(lane, k), own.count - 1), 0);
-    if (WAY == SEGMENTED && m.wide && own.count == EACH * WARP) {
+    if (WAY == SHORT_ROWS && m.wide && own.count == EACH * WARP) {
         load_together<int32_t, EACH, false>(m.s.a.idx + own.begin + at[0], j);
         load_values<V, 1, EACH>(m.s.val, own.begin, at, w);
     } else if (own.count) {
@@ -334,7 +335,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of<T>(WAY))
         for (int k = 0; k < EACH; k++) j[k] = __ldcs(m.s.a.idx + own.begin + at[k]);
         load_values<V, EACH, 1>(m.s.val, own.begin, at, w);
     }
-    if (by_entries(WAY) && some) {
+    if (WAY <= LONG_ROWS && some) {
         const int32_t rows = (int32_t)m.s.a.rows;
         own.row = which ? min(max(starts.x, 0), rows) : 0;
         own.rows_end = own.empties_end = which + 1 < m.shares ? min(max(starts.y, 0), rows) : rows;
@@ -361,9 +362,9 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of<T>(WAY))
     } else {
         const row_of_share row = place_row(own, base + lane, ends);
         mark_rows(m, own, base, row, marks);
-        left = WAY == SEGMENTED ? add_lanes<EACH>(marks, term) : add_runs<EACH>(marks, term);
+        left = WAY == SHORT_ROWS ? add_lanes<EACH>(marks, term) : add_runs<EACH>(marks, term);
         const int32_t open = finish_rows<WAY>(m, own, base, row, term);
         if (left.mark) left.mark = open;
     }
-    leave_record<WAY>(m, left);
+    leave_record(m, left);
 }

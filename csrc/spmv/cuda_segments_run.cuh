@@ -83,6 +83,7 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
                              (int)ceil_div(shares, TEAM)};
         m.wide = lies_at(m.s.a.idx, 16) && lies_at(m.s.val.data, 16);
         m.s.sums = static_cast<A *>(sums);
+        m.slices = WAY <= LONG_ROWS ? (int)(call->a->rows / SLICE) : 0;
         const dim3 grid((unsigned)m.blocks), rows(blocks_for(call->a->rows));
         const cudaStream_t stream = stream_of(exec);
         const int64_t listed = list_length(call, WAY);
@@ -94,13 +95,13 @@ static void launch_segments(const fmm_exec *exec, const fmm_call *call, void *ro
                 m.s.a, listed, list);
         const auto kernel = spmv_segments<T, decltype(v), WAY>;
         if constexpr (WAY == COORDINATES) spmv_no_entries<T><<<rows, BLOCK, 0, stream>>>(m);
-        if constexpr (by_entries(WAY))
+        if constexpr (WAY <= LONG_ROWS)
             kernel<<<grid, BLOCK, 0, stream>>>(m);
         else
             launch_early(exec->index, stream, kernel, grid, m);
-        const int64_t slices = by_entries(WAY) ? call->a->rows / SLICE * WARP : 0;
+        const int64_t slices = int64_t(m.slices) * WARP;
         if (m.blocks > 1 || slices)
-            launch_early(exec->index, stream, spmv_join<T, WAY>,
+            launch_early(exec->index, stream, spmv_join<T>,
                          dim3(blocks_for(m.blocks > slices ? m.blocks : slices)), m);
     });
 }
