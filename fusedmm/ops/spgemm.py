@@ -14,6 +14,8 @@ from fusedmm.ops.spmv import spmv
 
 # Products that a sparse product must have for its order to be counted, not estimated. A count takes a GPU 0.4 ms.
 COUNTED = {"cpu": 2**17, "cuda": 2**26}
+# On a GPU: entries of a row that a warp adds up, not a thread; and rows with which warps fill the card.
+LONG, MANY = 12, 2**13
 
 
 def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask: Any = None) -> SpGEMMPlan[CSR]:
@@ -127,23 +129,35 @@ def left_has_fewer(r: CSR, a: CSR, p: CSR) -> bool:
     An entry k of R's row i stands before w[k] pairs of an entry of A and one of P. With the first product's entries
     unmerged, both orders have the sum of w[k] over R's entries as second products; what merging leaves is at most the
     whole P for a row of R A, and P's columns for a row of A P. Few products are not worth a count: the same is computed
-    of even rows, from sizes alone. Where both are equal, a CPU takes (R A) P, and a GPU R (A P): where P joins nodes,
-    A P has rows as short as A's, and R A longer ones.
+    of even rows, from sizes alone. Where P joins nodes, both orders have as many: ``left_of_equals`` decides.
     """
     (rows, inner), (ends, cols) = r.shape, p.shape
+    equals = left_of_equals(a.device.type, rows, a.nnz / max(1, inner))
     first, other = r.nnz * a.nnz / max(1, inner), a.nnz * p.nnz / max(1, ends)
     # A CUDA graph that records waits for no count; spgemm refuses it.
     if first + other < COUNTED[a.device.type] or is_captured(a.ptr):
         ways = other / max(1, inner)
         left, right = min(r.nnz * ways, rows * p.nnz), r.nnz * min(ways, cols)
-        return first + left < other + right or (a.ptr.is_cpu and first + left == other + right)
+        return first + left < other + right or (equals and first + left == other + right)
     with torch.no_grad():
         r, a, lengths, of_a = r.pattern(), a.pattern(), p.degree().double(), a.degree().double()
         low, high = lengths.aminmax()
         w = of_a * high if bool(low == high) else spmv(a, lengths)  # rows of equal length are the rule in pooling
         widest, longest = float(w.max()), int(r.degree().max()) if rows else 0
         if longest * widest <= p.nnz and widest <= cols:  # nothing is cut off: the second products are as many
-            return bool(of_a.index_select(0, r.idx).sum() <= w.sum())
-        in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
-        backwards = w.sum() + spmv(r, w.clamp(max=cols)).sum()
-        return bool(in_order <= backwards if a.ptr.is_cpu else in_order < backwards)
+            in_order, backwards = of_a.index_select(0, r.idx).sum(), w.sum()
+        else:
+            in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
+            backwards = w.sum() + spmv(r, w.clamp(max=cols)).sum()
+        return bool(in_order <= backwards if equals else in_order < backwards)
+
+
+def left_of_equals(device: str, rows: int, mean: float) -> bool:
+    """Whether (R A) P is the faster of two orders with as many products; R has ``rows`` rows, those of A ``mean``
+    entries on average.
+
+    A CPU always takes it. On a GPU a thread merges a row of few entries, which is the fastest way. R (A P) has only
+    such rows where A's are short, since A P has rows no longer than A's, and R A has longer ones. Where A's are long,
+    (R A) P leaves fewer rows for warps; of very few rows a GPU is not full.
+    """
+    return device == "cpu" or (mean > LONG and rows >= MANY)

@@ -81,6 +81,16 @@ def test_auto_takes_the_order_of_fewer_products(name, n, monkeypatch):
     assert (seen[0][0] is r) == (left < right) and len(seen) == 2
 
 
+@pytest.mark.parametrize("counted_from", [0, 2**40], ids=["counted", "from sizes"])
+@pytest.mark.parametrize("n, mean, on_gpu", [(40_000, 5, "right"), (40_000, 20, "left"), (4000, 20, "right")])
+def test_of_equal_orders_the_one_whose_rows_are_fast(n, mean, on_gpu, counted_from, monkeypatch, device):
+    """R A P that joins nodes has as many products in both orders, also where the last cluster is smaller."""
+    monkeypatch.setattr(spgemm_module, "COUNTED", dict.fromkeys(("cpu", "cuda"), counted_from))
+    a, p = random_csr(n, n, mean * n, device=device), joining(n, n // 4, device)
+    left = spgemm_module.left_has_fewer(p.t(), a, p)
+    assert left == (device == "cpu" or on_gpu == "left")
+
+
 def test_a_choice_reads_a_at_most_once(monkeypatch):
     """Of few products nothing is read; where P joins nodes in groups, A's entries are not."""
     seen = []
