@@ -67,7 +67,8 @@ def table(found: Row) -> str:
             halves = f"{split:.3g} | {alone / split:.2f}" if split else " | "
             same = all(equal for key, equal in row["bits"].items() if key.startswith(f"{what}, "))
             shown = " | ".join("" if t is None else f"{t:.3g}" for t in (alone, *times, rule))
-            most = f"{row['one_memory'][what]:.2f} | {row['memory'][what]:.2f}"
+            of_rank = row.get("memory", {}).get(what)  # older files have none that counts all of it
+            most = f"{row['one_memory'][what]:.2f} | {'' if of_rank is None else f'{of_rank:.2f}'}"
             bits = "yes" if same else "no"
             lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {halves} | {most} |")
     names = [name for name in found["rows"][0]["parts"] if name != "kernels"]
