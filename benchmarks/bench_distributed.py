@@ -118,7 +118,7 @@ def case(b: Bench, name: str, trace: bool) -> Row:
     b.say(name, "one:", rounded(row["one"]), "one rank:", round(row["one_rank"], 3))
 
     edges = slice(nnz * rank // b.ranks.count, nnz * (rank + 1) // b.ranks.count)
-    coordinates = [t[edges].long() for t in adj.coo()[:2]]
+    coordinates = [t[edges].clone() for t in adj.coo()[:2]]
     mine, x = val[edges].clone(), x[own].clone()
     ups = {key: upstream(key, torch.empty(n, 0, device=b.device))[own].clone() for key in LAYERS}
     del adj, val
@@ -169,9 +169,8 @@ def several(
             )
             del found
             times[f"{key}, {pieces}"] = b.ms(go)
-            row["memory"][f"{key}, {pieces}"] = b.peak(go) + b.room()
         group.pieces = ()
-        times[key] = b.ms(go)
+        times[key], row["memory"][key] = b.ms(go), b.peak_of_all(go)
     one, two, layer = overlap(weighted, "split"), overlap(shared, "split"), layer_of("GCN-128", b.device)
     halves: dict[str, Callable[[], tuple[Tensor, ...]]] = {
         "spmm, split": lambda: (fusedmm.spmm(one, x),),
@@ -181,7 +180,7 @@ def several(
         found = go()
         row["apart"][key] = max(b.most(close(*pair)) for pair in zip(found, expected[key[:-7]], strict=True))
         del found
-        times[key], row["memory"][key] = b.ms(go), b.peak(go) + b.room()
+        times[key], row["memory"][key] = b.ms(go), b.peak_of_all(go)
     with b.counted():
         calls["spmm"]()
     row["sent_bytes"], row["unique_bytes"] = b.most(b.sent), b.most(part.cols.send.numel() * WIDTH * 4)

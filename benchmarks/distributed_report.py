@@ -63,12 +63,12 @@ def table(found: Row) -> str:
         for what, alone in row["one"].items():
             times = [row["several"].get(f"{what}, {pieces}") for pieces in shares]
             rule = row["several"][what]
-            memory = [m for key, m in row["memory"].items() if key.startswith(f"{what}, ") and "split" not in key]
             split = row["several"].get(f"{what}, split")
             halves = f"{split:.3g} | {alone / split:.2f}" if split else " | "
             same = all(equal for key, equal in row["bits"].items() if key.startswith(f"{what}, "))
             shown = " | ".join("" if t is None else f"{t:.3g}" for t in (alone, *times, rule))
-            most = f"{row['one_memory'][what]:.2f} | {max(memory):.2f}"
+            of_rank = row.get("memory", {}).get(what)  # older files have none that counts all of it
+            most = f"{row['one_memory'][what]:.2f} | {'' if of_rank is None else f'{of_rank:.2f}'}"
             bits = "yes" if same else "no"
             lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {halves} | {most} |")
     names = [name for name in found["rows"][0]["parts"] if name != "kernels"]

@@ -75,9 +75,16 @@ class Bench:
         used = (torch.cuda.max_memory_allocated() - self.kept) / 1e9
         return self.most(used)
 
-    def room(self) -> float:
-        """GB that others copy rows out of, which torch's allocator does not count."""
-        return self.ranks.copies.room.numel() / 1e9 if self.ranks.copies else 0.0
+    def peak_of_all(self, call: Callable[[], Any]) -> float:
+        """``peak`` of a call of all ranks, and the memory that others copy rows out of, which torch's allocator does
+        not count. It is made anew, as large as this call needs it."""
+        self.wait()
+        self.ranks.gather(self.tick)
+        self.wait()
+        self.ranks.copies = None
+        call()
+        room = self.ranks.copies.room.numel() / 1e9 if self.ranks.copies else 0.0
+        return self.peak(call) + room
 
     def most(self, number: float) -> float:
         """The largest of the ranks' numbers."""

@@ -34,6 +34,8 @@ class Exchange:
         out, into: how many rows go to each rank, and how many come from each.
         theirs: where those that come begin among all that their rank sends.
         most, whole: rows of the largest message, and rows of all messages of the rank that has the most.
+        slot: rows for which copy engines keep memory. None where entries travel, which are many, and most of which stay
+            where they are.
     """
 
     def __init__(self, ranks: Ranks, send: Tensor | None, sends: Tensor, keep: bool) -> None:
@@ -45,6 +47,7 @@ class Exchange:
         self.into: list[int] = sends[:, rank].tolist()
         self.theirs: list[int] = sends[:, :rank].sum(1).tolist()
         self.most, self.whole = int(sends.max()), int(torch.cat([sends.sum(0), sends.sum(1)]).max())
+        self.slot = self.whole if keep else 0
 
     @property
     def send(self) -> Tensor | None:
@@ -101,7 +104,7 @@ class Exchange:
         """Picks rows of bytes and starts to carry them, side by side, to the tensors found."""
         picked, n = sum(self.out), sum(self.into)
         if len(rows) == 1:
-            sent = self.ranks.room(rows[0], picked, self.whole)
+            sent = self.ranks.room(rows[0], picked, self.slot)
             self._pick(rows[0], sent)
         else:
             sides = [r.new_empty(picked, r.shape[1]) for r in rows]
@@ -110,9 +113,9 @@ class Exchange:
             sent = torch.cat(sides, 1)
         in_rounds = self._rounds(sent) > 1
         if not in_rounds and len(found) == 1:
-            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]), self.theirs, self.whole)
+            return self.ranks.start(sent, self.out, self.into, _bytes(found[0]), self.theirs, self.slot)
         came = sent.new_empty(0 if in_rounds else n, sent.shape[1])
-        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came, self.theirs, self.whole)
+        wait = None if in_rounds else self.ranks.start(sent, self.out, self.into, came, self.theirs, self.slot)
 
         def end() -> None:
             if wait is not None:

@@ -191,21 +191,26 @@ def _refused(func: Any) -> TypeError:
 
 
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
-    tensors = [(role, t.shape[1:], t.dtype) for role, t in zip(operands, given[4:], strict=False)]
+    tensors = tuple(
+        (role if is_there(role, t) else "-", t.shape[1:], t.dtype) for role, t in zip(operands, given[4:], strict=False)
+    )
     numbers = tuple(n for n in given[4 + len(operands) :] if not isinstance(n, Tensor))
-    key = name, part.transposed, part.split, part.home.total, tuple(tensors), numbers
+    home = part.home
+    key = name, part.transposed, part.split, home.total, tensors, numbers
+    home.ranks.agree(key, functools.partial(_described, key, home.rows, home.cols))
 
-    def describe() -> str:
-        shapes = ", ".join(
-            f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
-            for (role, shape, dtype), t in zip(tensors, given[4:], strict=False)
-            if role in "rcebk" and is_there(role, t)
-        )
-        side = ("the transpose of " if part.transposed else "") + ("the split of " if part.split else "")
-        matrix = f"{int(part.home.rows[-1])} x {int(part.home.cols[-1])} with {part.home.total} edges"
-        return f"{name.strip('_')} on {side}a matrix of {matrix}, {shapes}, options {list(numbers)}"
 
-    part.home.ranks.agree(key, describe)
+def _described(key: tuple[Any, ...], rows: Tensor, cols: Tensor) -> str:
+    """A call in words. Ranks keep what makes them until the next call, and so none of its operands."""
+    name, transposed, split, total, tensors, numbers = key
+    shapes = ", ".join(
+        f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
+        for role, shape, dtype in tensors
+        if role in "rcebk"
+    )
+    side = ("the transpose of " if transposed else "") + ("the split of " if split else "")
+    matrix = f"{int(rows[-1])} x {int(cols[-1])} with {total} edges"
+    return f"{name.strip('_')} on {side}a matrix of {matrix}, {shapes}, options {list(numbers)}"
 
 
 def begin_early(plan: Any, name: str, *operands: Tensor) -> None:

@@ -102,6 +102,21 @@ def bytes_of(part, group, device):
     return sum(sent), sum(part.part.cols.out) * 128 * 4
 
 
+def memory_of(part, device):
+    """Bytes that a product leaves allocated, and has at most; those of its result; and those of x with the halo behind
+    it and of the rows that are sent."""
+    x = normal(part.shape[0], 128, device=device)
+    fusedmm.spmm(part, x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    y = fusedmm.spmm(part, x)
+    torch.cuda.synchronize()
+    left, most = torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
+    cols = part.part.cols
+    return left, most, y.nbytes, x.nbytes + (sum(cols.into) + sum(cols.out)) * 128 * 4
+
+
 def main(rank: int, ranks: int, folder: str) -> None:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
@@ -136,6 +151,7 @@ def main(rank: int, ranks: int, folder: str) -> None:
         say(f"{name}, features", differences(whole, shared, compute, given, role, expected))
     part = parts["balanced"]
     say("bytes", bytes_of(part, group, device))
+    say("memory", memory_of(part, device))
     say("repeats", repeats(part, device))
     x = normal(NODES, 128, device=device)
     say("split", halves(part, whole_y=fusedmm.spmm(wholes["balanced"].csr, x), x=x, cut=wholes["balanced"].cut))

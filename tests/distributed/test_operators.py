@@ -1,11 +1,15 @@
 """Every operator on shared rows has the bits of one device: results, the gradients of all operands, and second ones."""
 
+import weakref
+
 import pytest
 import torch
+from distributed.every_call import EDGES, NODES, calls, graph
 from distributed.graphs import CUTS, FEW, SQUARE, draw, normal
-from support.ranks import Whole, both, require_equal, require_near
+from support.ranks import Whole, both, on_ranks, require_equal, require_near
 
 import fusedmm
+from fusedmm.distributed import exchange
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -188,3 +192,33 @@ def test_rows_of_many_chunks():
     q, k = (("r", normal(nodes, 2)) for _ in range(2))
     given = {"q": q, "k": k, "z": z, "b": ("e", normal(edges, 2))}
     require_equal(both(large, lambda adj, q, k, z, b: fusedmm.attention(adj, q, k, z, score="additive", bias=b), given))
+
+
+@pytest.mark.parametrize("name", ["spmm sum 128", "sddmm", "attention dot, dropout 0.0", "GATConv"])
+def test_a_call_leaves_no_operand_behind(name, monkeypatch):
+    """What ranks remember of a call, to tell of it where another fails, has no tensor that was given or fetched."""
+    compute, given, _ = next(rest for found, *rest in calls("cpu", EDGES) if found == name)
+    whole, seen = graph("cpu", [0, 1300, NODES]), []
+    begin = exchange.Exchange.begin
+
+    def noted(*args, **options):
+        end = begin(*args, **options)
+
+        def ended():
+            found = end()
+            seen.extend(map(weakref.ref, found))
+            return found
+
+        return ended
+
+    monkeypatch.setattr(exchange.Exchange, "begin", noted)
+
+    def work(ranks):
+        part = whole.part(ranks)
+        leaves = {key: whole.cut(t, role, part).clone().requires_grad_() for key, (role, t) in given.items()}
+        compute(part, **leaves).sum().backward()
+        seen.extend(map(weakref.ref, leaves.values()))
+        return part
+
+    parts = on_ranks(2, work)
+    assert len(parts) == 2 and len(seen) > 2 and not any(ref() is not None for ref in seen)

@@ -190,3 +190,21 @@ def test_ranks_know_where_their_rows_begin_among_what_others_send():
         assert mine.into == [other.out[rank] for other in found]
         assert mine.theirs == [sum(other.out[:rank]) for other in found]
         assert (mine.most, mine.whole) == (5, 10)
+
+
+def test_engines_keep_no_memory_for_entries(monkeypatch):
+    """Rows of operands come again and again; edges come once, and most of them from the rank itself."""
+    asked, room = [], halo.Ranks.room
+    monkeypatch.setattr(halo.Ranks, "room", lambda *args: asked.append(args[3]) or room(*args))
+    whole = CUTS["two even ranks"]()
+
+    def work(ranks):
+        part = whole.part(ranks)
+        part.route(torch.ones(part.home.route.out[0] + part.home.route.out[1]))
+        part.cache_transpose()
+        made = len(asked)
+        fusedmm.spmm(part, torch.ones(30, 9))
+        return made
+
+    made = max(on_ranks(2, work))
+    assert made and not any(asked[:made]) and all(asked[-2:])

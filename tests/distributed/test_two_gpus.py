@@ -66,6 +66,13 @@ def test_rows_that_others_need_travel_once(said):
     assert all(sent == needed for sent, needed in (cases["bytes"] for cases in said)) and said[0]["bytes"][0] > 0
 
 
+def test_memory(said):
+    """A product leaves its result alone, and has beside it what travels, one copy of x and partial sums of rows."""
+    for cases in said:
+        left, most, result, rows = cases["memory"]
+        assert left <= result + 2**10 and most <= result + rows + 3 * 2**19
+
+
 def test_repeats(said):
     assert [cases.get("repeats") for cases in said] == [0] * len(said), said[0]["stderr"][-3000:]
 
