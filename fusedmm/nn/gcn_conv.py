@@ -117,8 +117,9 @@ class GCNConv(KeepsMatrix):
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)
         linear = isinstance(x, Tensor) and self.reduce in ONE_STEP
-        if linear and x.size(-1) < self.out_channels:
+        if linear and x.size(-1) < self.out_channels and x.layout == torch.strided:  # type: ignore[union-attr]
             # A map may stand before or behind a sum, and neighbours' features are read where they are the fewer.
+            # Only a map takes torch's sparse tensors.
             out = lin(aggregate(adj, x, self.reduce))  # type: ignore[arg-type]
         elif linear and goes_unseen(x, lin) and x.dim() == 2:  # type: ignore[union-attr]
             return propagate(adj, self.reduce, x, lin.parts_for(x)[0], bias)  # type: ignore[arg-type]

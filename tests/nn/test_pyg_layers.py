@@ -296,16 +296,18 @@ def test_copies_files_and_fresh_parameters(name, device, tmp_path):
     same(deep(*given), expected)
 
 
+@pytest.mark.parametrize("size", [F_IN, F_OUT - 2])
 @pytest.mark.parametrize("name", ["GCN", "GAT", "GATv2", "Transformer"])
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_features_that_are_sparse(name):
-    """Layers that project before they gather take them; others say so. On the CPU: the product is torch's."""
-    mine, peer = both(name)
-    x = torch.nn.functional.dropout(features(4, F_IN), 0.6)
+def test_features_that_are_sparse(name, size):
+    """Layers that project before they gather take them, where they project to more columns as well; others say so. On
+    the CPU: the product is torch's."""
+    mine, peer = both(name, "cpu", size)
+    x = torch.nn.functional.dropout(features(4, size), 0.6)
     for sparse in (x.to_sparse(), x.to_sparse_csr()):
         same(mine(sparse, EDGES), peer(x, EDGES))
     with pytest.raises(TypeError, match=r"x must be one dense tensor, not torch\.sparse_coo"):
-        both("GIN")[0](x.to_sparse(), EDGES)
+        both("GIN", "cpu", size)[0](x.to_sparse(), EDGES)
 
 
 def test_a_layer_that_is_cached_later(device):

@@ -9,6 +9,7 @@ from support.edge_messages import COLS, COMBINE, NNZ, ROWS, combined, graph, nam
 
 import fusedmm
 from fusedmm import gsddmm, gspmm, messages
+from fusedmm.ops.messages import COPY, MAX, MEAN, SUM, Call, message
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SHAPES = [
@@ -88,6 +89,33 @@ def test_long_rows_stay_within_the_bound(width, device):
         for name in names(device):
             y = gspmm(adj, op, "sum", x.to(device), e.to(device), algorithm=name)
             assert_within(y.cpu(), exact, exact, n, torch.float32, name)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["sorted", "shuffled"])
+@pytest.mark.parametrize("width", [2, 5, 8, 36])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_of_edges_into_rows_of_any_length(dtype, width, ordered, device):
+    """On CUDA a warp takes up to 64 entries, and rows of more belong to all warps of their block."""
+    lengths = torch.tensor([0, 1, 4, 31, 32, 33, 0, 63, 64, 65, 255, 256, 257, 3, 1000, 0, 2, 20_000, 1])
+    row = torch.arange(len(lengths)).repeat_interleave(lengths)
+    if not ordered:
+        row = row[torch.randperm(len(row), generator=torch.Generator().manual_seed(1))]
+    adj = fusedmm.CSR.from_coo(row.to(device), torch.zeros_like(row).to(device), shape=(len(lengths), 1))
+    e = operand(len(row), (width,), dtype, device=device)
+    exact, most = (torch.zeros(len(lengths), width).double().index_add(0, row, t.cpu().double()) for t in (e, e.abs()))
+    for reduce, n in (("sum", 1), ("mean", lengths.clamp(min=1)[:, None])):
+        y = gspmm(adj, "copy_rhs", reduce, None, e)
+        assert_within(y.cpu(), exact / n, most / n, 20_000, dtype)
+        assert torch.equal(y, gspmm(adj, "copy_rhs", reduce, None, e))
+
+
+@pytest.mark.parametrize("width", [1, 4, 7])
+def test_copies_of_targets_are_as_many_as_entries(width, device):
+    row, _, adj = graph(device=device)
+    v, degree = operand(ROWS, (width,)), torch.bincount(row, minlength=ROWS)[:, None]
+    for reduce, exact in ((SUM, degree * v), (MEAN, (degree > 0) * v), (MAX, (degree > 0) * v)):
+        y = message(Call(adj, COPY, "v", "e", "v", (width,), reduce), v.to(device))
+        torch.testing.assert_close(y.cpu(), exact)
 
 
 def test_long_dot_products_stay_within_the_bound(device):
