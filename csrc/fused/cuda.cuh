@@ -23,8 +23,9 @@
  *   weigh       The lanes turn scores into weights side by side.
  *   accumulate  They hand the weights round and add the rows, which are still in registers.
  *
- * Whole rows are written once. Pieces of long rows go to slots of the workspace, which the join
- * adds in order: no atomics, the same bits every time, no accumulator of more than 512 terms.
+ * Whole rows are written once. Pieces of long rows go to slots of the workspace, which the group
+ * that comes last adds in order (spmm/cuda_meet.cuh): the same bits every time, no accumulator of
+ * more than 512 terms.
  *
  * Five forms are compiled: the dot product with the message y or z, and the squared distance with
  * x - y, for edge functions that have direct code; RUN, the dot product with y for those that are
@@ -34,12 +35,12 @@
 
 #include "cuda_pack.cuh"
 #include "../sddmm/cuda.cuh"
-#include "../spmm/cuda_join.cuh"
+#include "../spmm/cuda_meet.cuh"
 
 enum fused_form { DOT_SAME, DOT_OTHER, DOT_RUN, SQDIST_SUB, ANY_FORM };
 
-/* The output is joined as that of every sum is. */
 template <class T> struct fused_args : join_args<T> {
+    uint32_t *tickets;
     dense_view<const T> x, y, z; /* without z the message is made of x and y */
     int32_t feat;          /* at most what a group spans; in 64 bits it costs the loop registers */
     uint32_t y_row, z_row; /* in bytes */
@@ -68,7 +69,6 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
     constexpr bool ANY = FORM == ANY_FORM, OTHER = FORM == DOT_OTHER || ANY;
     constexpr bool RUN = FORM == DOT_RUN || ANY;
     constexpr int UNROLL = RUN ? 1 : SHARE < 4 ? SHARE : 4; /* batches */
-    let_next_start();
     const task<LANES> t = find_task<LANES>(s);
     const int lane = t.lane, column = lane * VEC;
     const int32_t head = t.head;
@@ -189,6 +189,18 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
         }
     };
 
+    /* The sums of row `to`, which has so many entries. */
+    auto write = [&](int32_t to, int64_t terms) {
+        T *const at = s.out + to * s.out_row + head * s.out_head + column;
+        UNROLLED(i, PER) {
+            if (!in_out[i]) continue;
+            UNROLLED(v, VEC)
+                sum[i][v] = extreme ? reduce_extreme::finish(sum[i][v], terms, s.reduce)
+                                    : reduce_sum::finish(sum[i][v], terms, s.reduce);
+            store<T, VEC>(at + i * STEP, sum[i]);
+        }
+    };
+
     if (t.rows <= 0) return;
     span now = span_of_lane<LANES>(t.mine, 0);
     fetch(now, 0);
@@ -196,6 +208,7 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
         const T *const x = s.x.at(now.row, head, column);
         UNROLLED(i, PER) {
             unpack<T, VEC>(load_if<T, VEC>(reads_y && in[i], x + i * STEP), own[i]);
+            if (r && !t.item.count) continue; /* a piece keeps its sums while other groups go on */
             UNROLLED(v, VEC) sum[i][v] = extreme ? -A(INFINITY) : A(0);
         }
 
@@ -219,20 +232,12 @@ static __global__ void __launch_bounds__(BLOCK, blocks_of_form(FORM, S::PER, S::
         }
         if (!extreme && longest > CHAIN) aside.take(sum[0]);
 
-        T *const to =
-            s.out + __shfl_sync(ALL, t.mine.row, r, LANES) * s.out_row + head * s.out_head + column;
-        UNROLLED(i, PER)
-            if (in_out[i])
-                hand_over<T, VEC>(
-                    t, r, sum[i], to + i * STEP,
-                    [&] {
-                        return s.partial + (int64_t(t.item.from) * s.heads + head) * s.width +
-                               column + i * STEP;
-                    },
-                    [&](A all) {
-                        return extreme ? reduce_extreme::finish(all, now.length, s.reduce)
-                                       : reduce_sum::finish(all, now.length, s.reduce);
-                    });
+        if (r < t.item.count) write(now.row, now.length);
         now = span_after(r);
     }
+    const int32_t to = __shfl_sync(ALL, t.mine.row, 0, LANES);
+    const meeting<A> pieces = {s.partial, s.tickets, s.width, s.feat_out};
+    const int64_t terms = extreme ? meet<S, reduce_extreme>(s, pieces, t, to, column, sum)
+                                  : meet<S, reduce_sum>(s, pieces, t, to, column, sum);
+    if (terms >= 0) write(to, terms);
 }

@@ -40,8 +40,8 @@ template <class T> struct back_args : dealt {
     typedef typename sum_of<T>::type A;
     dense_view<const T> own_s, own_m, far_s, far_m;
     dense_view<T> out_s, out_m, gval;
-    A *partial_s, *partial_m; /* [segments][heads][width] */
-    int64_t feat_s, feat_m, width_s, width_m;
+    meeting<A> pieces_s, pieces_m; /* of out_s and out_m; without columns none meet */
+    int64_t feat_s, feat_m;
     uint32_t far_s_row, far_m_row; /* in bytes */
     int score, message, activation;
     edge_program<A> edge;
@@ -87,7 +87,6 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
     constexpr bool SAME = FORM == BACK_SAME, ANY = FORM == BACK_ANY;
     constexpr bool ONE_FAR = SAME && !COLS, ONE_OWN = SAME && COLS;
     constexpr int UNROLL = ANY ? 1 : LANES / BATCH < 4 ? LANES / BATCH : 4; /* batches */
-    let_next_start();
     const task<LANES> t = find_task<LANES>(s);
     const int lane = t.lane, column = lane * VEC;
     const int32_t head = t.head;
@@ -199,6 +198,13 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
         }
     };
 
+    /* The sums of a gradient are complete as they are: nothing divides or compares them. */
+    auto write = [&](const dense_view<T> &out, const bool(&in)[PER], int32_t row,
+                     const A(&sum)[PER][VEC]) {
+        UNROLLED(i, PER)
+            if (in[i] && out.data) store<T, VEC>(out.at(row, head, column + i * STEP), sum[i]);
+    };
+
     next.go_to(t.mine, 0, lane);
     fetch();
     for (int r = 0; r < t.rows; r++) {
@@ -210,6 +216,7 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
             if (!ONE_OWN)
                 unpack<T, VEC>(load_if<T, VEC>(has_own_m && in_m[i], from_m + i * STEP),
                                own_m[ONE_OWN ? 0 : i]);
+            if (r && !t.item.count) continue; /* a piece keeps its sums while other groups go on */
             UNROLLED(v, VEC) sum_s[i][v] = sum_m[i][v] = A(0);
         }
         const int longest = max(most_in_warp<LANES>(next.left + lane), 1);
@@ -239,20 +246,14 @@ static __global__ void __launch_bounds__(BLOCK, back_blocks<typename S::T>(FORM,
             }
         }
         if (longest > CHAIN) aside.take(sums[0][0]);
-        /* The sums of a gradient are complete as they are: nothing divides or compares them. */
-        const int64_t slot = int64_t(t.item.from) * s.heads + head;
-        const int32_t to = __shfl_sync(ALL, t.mine.row, r, LANES);
-        const auto as_it_is = [](A all) { return all; };
-        UNROLLED(i, PER) {
-            const int at = column + i * STEP;
-            if (in_s[i] && s.out_s.data)
-                hand_over<T, VEC>(
-                    t, r, sum_s[i], s.out_s.at(to, head, at),
-                    [&] { return s.partial_s + slot * s.width_s + at; }, as_it_is);
-            if (COLS && in_m[i] && s.out_m.data)
-                hand_over<T, VEC>(
-                    t, r, sum_m[i], s.out_m.at(to, head, at),
-                    [&] { return s.partial_m + slot * s.width_m + at; }, as_it_is);
+        if (r < t.item.count) {
+            write(s.out_s, in_s, row, sum_s);
+            if (COLS) write(s.out_m, in_m, row, sum_m);
         }
     }
+    const int32_t row = __shfl_sync(ALL, t.mine.row, 0, LANES);
+    if (s.pieces_s.feat && meet<S, reduce_sum>(s, s.pieces_s, t, row, column, sum_s) >= 0)
+        write(s.out_s, in_s, row, sum_s);
+    if (COLS && s.pieces_m.feat && meet<S, reduce_sum>(s, s.pieces_m, t, row, column, sum_m) >= 0)
+        write(s.out_m, in_m, row, sum_m);
 }

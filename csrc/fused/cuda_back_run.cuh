@@ -1,28 +1,10 @@
 /* How the gradients of fused `segments` are launched: which side a row gathers, which form of the
- * kernel (cuda_back.cuh) serves a call, how many lanes a row takes, and the joins of long rows. */
+ * kernel (cuda_back.cuh) serves a call, and how many lanes a row takes. */
 #pragma once
 
 #include "cuda_back.cuh"
 #include "cuda_run.cuh"
 #include "cuda.h"
-
-/* Joins the slots of one output, if it is wanted and a row may be long. */
-template <class T>
-static void join_back(const fmm_exec *exec, const back_args<T> &s, const dense_view<T> &out,
-                      typename sum_of<T>::type *partial, int64_t feat, int64_t width)
-{
-    if (!out.data || !feat || !s.plan.long_rows_max) return;
-    join_args<T> j;
-    static_cast<dealt &>(j) = s;
-    j.out = out.data;
-    j.partial = partial;
-    j.out_row = out.row;
-    j.out_head = out.head;
-    j.feat_out = feat;
-    j.width = width;
-    j.reduce = FMM_SUM;
-    launch_join<T, reduce_sum>(exec, j);
-}
 
 /* Chooses the form. The batch of the shape is that of SAME. The other forms gather two rows for an
  * entry in ROWS, too, so their batch is shorter. ANY's is halved once more where a pack unpacks
@@ -44,10 +26,8 @@ static void launch_back(const fmm_exec *exec, back_args<typename S::T> s)
         kernel = fused_back<typename S::template flying<FEW>, COLS, BACK_ANY>;
     else if (!same)
         kernel = fused_back<typename S::template flying<BOTH>, COLS, BACK_OTHER>;
-    /* The joins start when the last blocks of the kernel end. */
-    kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    join_back(exec, s, s.out_s, s.partial_s, s.feat_s, s.width_s);
-    if (COLS) join_back(exec, s, s.out_m, s.partial_m, s.feat_m, s.width_m);
+    launch_meeting(exec, kernel, grid, s, s.pieces_s.tickets,
+                   s.heads * (!!s.feat_s + (COLS && s.feat_m)));
 }
 
 /* Chooses lanes and loads: the fewest lanes that span the wider of both operands with one pack
@@ -68,7 +48,7 @@ static void choose_back(const fmm_exec *exec, const back_args<T> &s, int vec)
 
 /* One pass, ROWS or COLS. The call names its operands for rows; COLS swaps the sides of both.
  *
- *     workspace     | plan, if the matrix brought none | slots of out_s | slots of out_m |
+ *     workspace    | plan, if the matrix brought none | slots of out_s | of out_m | tickets |
  */
 template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_call *call)
 {
@@ -92,12 +72,15 @@ template <class T> static fmm_status back_run(const fmm_exec *exec, const fmm_ca
     s.out_m = view_dense<T>(cols ? f->out2 : NULL);
     s.gval = view_dense<T>(cols ? NULL : f->out2);
     s.feat_s = f->x->feat, s.feat_m = f->g->feat;
-    /* A piece has a slot in each output's part, and those of the second output follow those of the
-     * first. */
-    s.width_s = quads(s.feat_s), s.width_m = quads(s.feat_m);
-    const int64_t slots = plan_slots(a) * f->x->heads;
-    s.partial_s = reinterpret_cast<A *>(static_cast<char *>(exec->workspace) + plan_workspace(a));
-    s.partial_m = s.partial_s + slots * s.width_s;
+    /* A piece has a slot and a ticket in each output's part. */
+    const int64_t slots = plan_slots(a) * s.heads;
+    A *const partial_s =
+        reinterpret_cast<A *>(static_cast<char *>(exec->workspace) + plan_workspace(a));
+    A *const partial_m = partial_s + slots * quads(s.feat_s);
+    uint32_t *const tickets = reinterpret_cast<uint32_t *>(partial_m + slots * quads(s.feat_m));
+    s.pieces_s = {partial_s, tickets, quads(s.feat_s), s.out_s.data ? s.feat_s : 0};
+    s.pieces_m = {partial_m, tickets + (s.feat_s ? slots : 0), quads(s.feat_m),
+                  s.out_m.data ? s.feat_m : 0};
     s.score = f->score;
     s.message = f->message;
     s.activation = f->activation;

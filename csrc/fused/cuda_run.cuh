@@ -1,5 +1,5 @@
-/* How fused `segments` is launched: which form of the kernel (cuda.cuh) serves a call, how many
- * lanes a row takes, and the join of long rows, which is that of all sums (spmm/cuda_join.cuh).
+/* How fused `segments` is launched: which form of the kernel (cuda.cuh) serves a call, and how many
+ * lanes a row takes.
  *
  *     score     message   edge function    form
  *     dot       y         direct           DOT_SAME
@@ -38,12 +38,7 @@ static void launch_fused(const fmm_exec *exec, fused_args<T> s)
         kernel = fused_segments<S, DOT_OTHER>;
     else if (sqdist && !run)
         kernel = fused_segments<S, SQDIST_SUB>;
-    kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-    if (!s.plan.long_rows_max) return;
-    if (s.reduce == FMM_SUM || s.reduce == FMM_MEAN)
-        launch_join<T, reduce_sum>(exec, s);
-    else
-        launch_join<T, reduce_extreme>(exec, s);
+    launch_meeting(exec, kernel, grid, s, s.tickets, s.heads);
 }
 
 /* Chooses lanes and loads. The fewest lanes span a row with up to 2 loads each, at last 4. As many
@@ -78,7 +73,7 @@ static inline int fused_vec(const fmm_fusion *f)
 
 /* The forward pass.
  *
- *     workspace     | plan, if the matrix brought none | slots of the pieces of long rows |
+ *     workspace     | plan, if the matrix brought none | slots of pieces | tickets |
  */
 template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm_call *call)
 {
@@ -102,6 +97,7 @@ template <class T> static fmm_status forward_run(const fmm_exec *exec, const fmm
     s.feat = (int32_t)f->x->feat;
     s.feat_out = f->out->feat;
     s.width = quads(s.feat_out);
+    s.tickets = reinterpret_cast<uint32_t *>(s.partial + plan_slots(a) * s.heads * s.width);
     s.score = f->score;
     s.message = f->message;
     s.activation = f->activation;

@@ -167,11 +167,12 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
         if (r < t.item.count) write(to, length);
     }
     const int32_t to = __shfl_sync(ALL, t.mine.row, 0, LANES);
-    const int64_t terms = meet<S, Reduce>(s, t, to, column, sum);
+    const meeting<A> pieces = {s.partial, s.tickets, s.width, s.feat_out};
+    const int64_t terms = meet<S, Reduce>(s, pieces, t, to, column, sum);
     if (terms >= 0) write(to, terms);
 }
 
-/* Chooses by how the values lie, and clears tickets where a row may be long. */
+/* Chooses by how the values lie. */
 template <class S, class Reduce>
 static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typename S::T> &s)
 {
@@ -185,14 +186,7 @@ static void launch_values(const fmm_exec *exec, dim3 grid, const spmm_args<typen
         kernel = spmm_segments<S, ONES, Reduce>;
     else if (s.heads == 1 && in_order && s.val.row_stride == 1)
         kernel = spmm_segments<S, PLAIN, Reduce>;
-    if (!s.plan.long_rows_max) {
-        kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
-        return;
-    }
-    const int64_t tickets = int64_t(grid.y) * s.heads * s.plan.segments_max;
-    clear_tickets<<<(unsigned)smaller(ceil_div(tickets, BLOCK), CLEARS), BLOCK, 0,
-                    stream_of(exec)>>>(s.tickets, tickets);
-    launch_early(exec->index, stream_of(exec), kernel, grid, s);
+    launch_meeting(exec, kernel, grid, s, s.tickets, int64_t(grid.y) * s.heads);
 }
 
 /* Chooses the reduction, and launches as many tiles of columns as x has. */

@@ -1,4 +1,4 @@
-/* How the pieces of a long row meet within SpMM's kernel, without a second launch.
+/* How the pieces of a long row meet within the kernel that sums them, without a second launch.
  *
  * Each group leaves the sum of its piece in a slot of the workspace and takes a ticket of its
  * bunch, which is up to FAN neighbouring pieces. Whoever takes the last ticket finds all slots of
@@ -18,6 +18,13 @@
 #pragma once
 
 #include "cuda_terms.cuh"
+
+/* Where the pieces of one output meet, whose rows have feat columns. */
+template <class A> struct meeting {
+    A *partial;        /* slots: [segments][heads][width], width: feat in whole vectors */
+    uint32_t *tickets; /* [tiles of columns][heads][segments] */
+    int64_t width, feat;
+};
 
 /* A ticket word counts each of the LEVELS levels in BITS bits, and FAN^LEVELS is more than the
  * 2^23 pieces that a matrix has at most. */
@@ -40,7 +47,7 @@ static __device__ __forceinline__ int32_t take_ticket(uint32_t *ticket, int leve
  * `column` on. The group that completes the row has the row's sums there afterwards, and gets the
  * number of the row's entries; the others get -1. */
 template <class S, class Reduce>
-static __device__ __forceinline__ int64_t meet(const spmm_args<typename S::T> &s,
+static __device__ __forceinline__ int64_t meet(const dealt &s, const meeting<typename S::A> &m,
                                                const task<S::LANES> &t, int32_t row, int32_t column,
                                                typename S::A (&sum)[S::PER][S::VEC])
 {
@@ -63,13 +70,12 @@ static __device__ __forceinline__ int64_t meet(const spmm_args<typename S::T> &s
         count = (int32_t)min(pieces, int64_t(s.plan.segments_max - first));
     }
     uint32_t *const tickets =
-        s.tickets + (int64_t(blockIdx.y) * s.heads + t.head) * s.plan.segments_max + first;
-    const int64_t stride = s.heads * s.width;
-    A *const slots = s.partial + first * stride + t.head * s.width + column;
+        m.tickets + (int64_t(blockIdx.y) * s.heads + t.head) * s.plan.segments_max + first;
+    const int64_t stride = s.heads * m.width;
+    A *const slots = m.partial + first * stride + t.head * m.width + column;
     auto keep_sum = [&](int64_t slot) {
         UNROLLED(i, PER)
-            if (column + i * STEP < s.feat_out)
-                keep<A, VEC>(slots + slot * stride + i * STEP, sum[i]);
+            if (column + i * STEP < m.feat) keep<A, VEC>(slots + slot * stride + i * STEP, sum[i]);
     };
     if (climbs) keep_sum(at);
     int64_t apart = 1; /* from a slot of this level to the next */
@@ -89,7 +95,7 @@ static __device__ __forceinline__ int64_t meet(const spmm_args<typename S::T> &s
             A slot[AT_ONCE][PER][VEC];
             UNROLLED(f, AT_ONCE)
                 UNROLLED(i, PER)
-                    if (k + f < size && column + i * STEP < s.feat_out)
+                    if (k + f < size && column + i * STEP < m.feat)
                         fetch_kept<A, VEC>(slots + (from + (k + f) * apart) * stride + i * STEP,
                                            VEC, slot[f][i]);
                     else
@@ -113,4 +119,21 @@ static __global__ void __launch_bounds__(BLOCK) clear_tickets(uint32_t *tickets,
 {
     let_next_start();
     for (int64_t t = this_thread(); t < count; t += all_threads()) tickets[t] = 0;
+}
+
+/* Launches a kernel whose pieces meet, with so many tickets for each segment of the plan. Without
+ * long rows there is nothing to clear. */
+template <class Kernel, class Args>
+static void launch_meeting(const fmm_exec *exec, Kernel kernel, dim3 grid, const Args &s,
+                           uint32_t *tickets, int64_t each)
+{
+    const cudaStream_t stream = stream_of(exec);
+    if (!s.plan.long_rows_max) {
+        kernel<<<grid, BLOCK, 0, stream>>>(s);
+        return;
+    }
+    const int64_t count = each * s.plan.segments_max;
+    clear_tickets<<<(unsigned)smaller(ceil_div(count, BLOCK), CLEARS), BLOCK, 0, stream>>>(tickets,
+                                                                                           count);
+    launch_early(exec->index, stream, kernel, grid, s);
 }

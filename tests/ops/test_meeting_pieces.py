@@ -1,4 +1,5 @@
-"""Pieces of long rows meet within SpMM's kernel on CUDA: whoever comes last adds, and what it adds never changes."""
+"""Pieces of long rows meet within SpMM's and fused's kernels on CUDA: whoever comes last adds, and what it adds never
+changes."""
 
 import pytest
 import torch
@@ -35,6 +36,49 @@ def test_all_levels_are_added(reduce, dtype, case):
     exact = fusedmm.spmm(adj.with_values(adj.val.double()), x.double(), reduce=reduce, algorithm="reference")
     off = (y.double() - exact).norm() / exact.norm()
     assert off <= {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 5e-3}[dtype]
+
+
+def scored(adj, own, y, reduce="sum", algorithm="segments"):
+    return fusedmm.fused(adj, own, y, edge="sigmoid(s) * a", reduce=reduce, algorithm=algorithm)
+
+
+def beside(y):
+    """The rows' own operand, whose scores with y's rows are about one."""
+    g = torch.Generator("cuda").manual_seed(1)
+    return torch.randn(900, y.shape[1], generator=g, device="cuda") / y.shape[1] ** 0.5
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_fused_adds_all_levels(reduce, dtype, case):
+    adj, y = case
+    y = y[:, :256].to(dtype)  # what a group spans in float64
+    own = beside(y).to(dtype)
+    found = scored(adj.with_values(adj.val.to(dtype)), own, y, reduce)
+    exact = scored(adj.with_values(adj.val.to(dtype).double()), own.double(), y.double(), reduce, algorithm="reference")
+    off = (found.double() - exact).norm() / exact.norm()
+    assert off <= {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 5e-3}[dtype]
+
+
+@pytest.mark.parametrize("form", ["same", "other", "any"])
+def test_gradients_of_fused_add_all_levels(form, case):
+    """Of both sides: columns of the matrix are long as well."""
+    adj, y = case
+    y = y[:, :256]
+    distance = {"score": "sqdist", "message": "sub", "edge": "a / (1 + s)"}
+    call = distance if form == "any" else {"edge": "sigmoid(s) * a"}
+    up = torch.randn(900, y.shape[1], generator=torch.Generator("cuda").manual_seed(2), device="cuda")
+
+    def gradients(kind, algorithm):
+        inputs = [t.detach().to(kind).requires_grad_() for t in (beside(y), y, 1 - y)[: 3 if form == "other" else 2]]
+        result = fusedmm.fused(adj.with_values(adj.val.to(kind)), *inputs, **call, algorithm=algorithm)
+        return torch.autograd.grad(result, inputs, up.to(kind))
+
+    first = gradients(torch.float32, "segments")
+    for found, exact in zip(first, gradients(torch.float64, "reference"), strict=True):
+        assert (found.double() - exact).norm() <= 2e-6 * exact.norm()
+    for k in range(50):
+        assert all(torch.equal(a, b) for a, b in zip(first, gradients(torch.float32, "segments"), strict=True)), k
 
 
 def test_a_thousand_repeats(case):
