@@ -19,7 +19,7 @@ bool fmm_fused_segments_supports(const fmm_call *call)
     return feat <= (forward ? most : most / 2) && segments_reach(call->a, f->x->heads, feat);
 }
 
-/* The plan once, and slots for each output as wide as SpMM's would be. */
+/* The plan once, and for each output as many slots and tickets as SpMM's would have. */
 size_t fmm_fused_segments_workspace(const fmm_call *call)
 {
     const fmm_fusion *f = fmm_fusion_of(call);

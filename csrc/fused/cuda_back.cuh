@@ -21,7 +21,7 @@
  * upper half with the products, and then they swap. The edge function is evaluated side by side in
  * the lanes, and the gathered rows, which are still in registers, are added under c ws and w. The
  * steps are those of cuda.cuh: fetch, arrive, gather, score, weigh and accumulate. Each sum has one
- * owner and pieces of long rows are joined in order: no score in memory, the same bits every time.
+ * owner and pieces of long rows meet in order: no score in memory, the same bits every time.
  *
  * Three forms are compiled. Two are of dot products, the message z and edge functions with direct
  * code: SAME, where z is y, of which ROWS gathers one row for both and COLS holds one; and OTHER.

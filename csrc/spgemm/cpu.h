@@ -86,7 +86,7 @@ struct spgemm_numeric {
     int64_t longest;      /* entries of a row of c: what a place has room for */
     int64_t per_block;    /* entries of A whose products one accumulator adds */
     size_t width;         /* of a sum */
-    int64_t fetch_end;    /* entries of A before it fetch B's rows ahead */
+    int64_t fetch_end;    /* from this entry of A on nothing is fetched ahead */
     bool plain; /* sums are one for each column, and values lie in c's order; see cpu_rows.inc */
     /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
     atomic_flag *taken;

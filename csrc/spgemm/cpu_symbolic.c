@@ -5,6 +5,7 @@
  *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
+ *
  * Up to SPGEMM_SPARE products there is a stage with a place for a column of each: columns are read
  * out at once and copied when their number is known, and the pass that counts is left out.
  *
@@ -126,8 +127,8 @@ FMM_INLINE int32_t *read_out(const spgemm_bits *room, int32_t word, int32_t *at,
 /* Reads out the words that a row touched and clears them; the columns are written to [at, end), and
  * rise. Returns their end. The second level of bits sorts words. The groups between the first and
  * the last that a row touched are looked at, so that rows of a band on a wide matrix look at few.
- * An order of touching was found no sooner. To sort a few words by insertion took 0.85 of a plan's
- * time on a 5-point grid and 0.96 to 1 elsewhere, which is too little for another way. */
+ * Reading words in the order of touching was no faster. Sorting a few words by insertion took 0.85
+ * of a plan's time on a 5-point grid and 0.96 to 1 elsewhere: too little for another way. */
 static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, const int32_t *end)
 {
     int32_t low = INT32_MAX, high = -1;

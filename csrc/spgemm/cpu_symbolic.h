@@ -65,12 +65,12 @@ struct symbolic {
     bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t total;             /* products of all rows */
     spgemm_bits *rooms;        /* of the workers */
-    int64_t fetch_end;         /* entries of A before it fetch B's rows ahead */
+    int64_t fetch_end;         /* from this entry of A on nothing is fetched ahead */
     int32_t *idx;              /* C's columns */
     int32_t *stage; /* room for a column of each product, where that is little; or NULL */
     int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
-    char *val_stage,
-        *val; /* where values are computed in the same pass: beside the stage, and C's */
+    /* Where values are computed in the same pass: those beside the stage, and C's. */
+    char *val_stage, *val;
     size_t val_width;
     spgemm_sort *sort; /* where a whole product's rows are to rise; or NULL */
 };

@@ -4,8 +4,8 @@
  *                         ---> sums, one for each column            the same pass over products
  *     columns, as listed  ---> stage       | row | row |   ...  |   a place for each product
  *     their sums          ---> val_stage   | row | row |   ...  |
- *                              C           | row | row | ...        when sizes are known: copied
- * or, in cpu.c, brought in order
+ *                              C           | row | row | ...        copied when sizes are known;
+ *                                                                   sorted on the way (cpu.c)
  *
  * Two phases walk over the products twice. What that costs is less the products than the ends of
  * B's rows, which no branch predictor foresees, so it is short rows that gain. Long rows, whose

@@ -1,6 +1,6 @@
 /* The algorithms of SpGEMM's numeric phase on CUDA. They differ in where a row keeps its sums
- * (cuda_table.cuh), and all add the same terms in the same order. Number 0 asks for each row:
- * choose_where says how. */
+ * (cuda_table.cuh), and all add the same terms in the same order. `auto` chooses a table for each
+ * window of a row (choose_table in cuda_windows.cuh). */
 #include "cuda.h"
 
 #include <inttypes.h>

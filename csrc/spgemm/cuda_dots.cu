@@ -22,7 +22,7 @@ struct dots_args {
     entry_output out;
 };
 
-/* Long rows of a are shared by stripes of tiles, an entry for each thread. */
+/* Eight stripes of tiles share a row of class 3; a tile has an entry of a for each thread. */
 enum : unsigned { STRIPES_OF_DOTS = 0x3000 };
 
 /* Entries of x that can be hashed in so many bytes: each takes two slots. */

@@ -10,7 +10,7 @@
  *     bin       other rows into classes, by their entries; nothing follows where there are none
  *     fill      each row's columns once more, or its bits that were kept, read out in order
  *     values    of other rows, by the numeric phase, where values are known
- *     list      what a plan keeps (cuda_kept.cu)
+ *     keep      where each product goes, for a plan (cuda_kept.cu)
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
     int64_t found;
     column_range range = {0, s.b.cols};
     const bool hashed =
-        size.hashed && !s.bits.words && size.hash <= WARPS * ROOM; /* else B changed */
+        size.hashed && !s.bits.words && size.hash <= WARPS * ROOM; /* else few bits, or B changed */
     if (hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
     if (to && s.bits.words)
         found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);

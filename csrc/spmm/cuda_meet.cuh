@@ -1,4 +1,4 @@
-/* How the pieces of a long row meet within the kernel that sums them, without a second launch.
+/* How the pieces of a long row meet within the kernel that sums them, so that no launch follows.
  *
  * Each group leaves the sum of its piece in a slot of the workspace and takes a ticket of its
  * bunch, which is up to FAN neighbouring pieces. Whoever takes the last ticket finds all slots of
@@ -9,7 +9,7 @@
  *                         +---+---+-- ... -+   +---+-- ... -+    +---+     FAN slots at most
  *                         sum                  sum               sum
  *                         +--------------------+-----------------+         and again
- *                         the row, which goes to y
+ *                         the row, which is written
  *
  * Which group adds is a matter of time. What is added and in which order follows from the number of
  * a row's pieces alone, so the bits are the same every time, and no accumulator takes more than FAN

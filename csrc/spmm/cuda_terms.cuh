@@ -9,7 +9,8 @@
 
 #include "../cuda/join.cuh"
 
-/* The output and the slots of its long rows: what the join needs, whoever filled the slots. */
+/* The output and the slots of its long rows. Operators whose pieces meet in their own kernel
+ * (cuda_meet.cuh) take the same, but for `join`. */
 template <class T> struct join_args : dealt {
     T *out;
     typename sum_of<T>::type *partial; /* [segments][heads][width], width: feat in whole vectors */

@@ -251,7 +251,7 @@ FAMILY(sell, FMM_FORMAT_SELL, FMM_SPMV_ONE, true)
 static const fmm_algorithm algorithms[] = {
     {1, "reference", "plain loops in double: the specification", "fusedmm", true, NULL, NULL,
      fmm_spmv_reference},
-    LINES(10, csr_scalar, "a row after the other", "Bell & Garland 2009"),
+    LINES(10, csr_scalar, "one row at a time", "Bell & Garland 2009"),
     LINES(20, csr_vector, "the lanes of a vector sum a row side by side", "Bell & Garland 2009"),
     LINES(30, csr_segmented, "pieces of equally many entries, carries joined in order",
           "Blelloch, Heroux & Zagha 1993"),

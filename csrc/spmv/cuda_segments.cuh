@@ -16,8 +16,7 @@
  *     entries   3 . . . | . . 4 .  | 5 . 6 .  | . . . .      a mark, and what goes on
  *     lane      0       | 1        | 2        | 3
  *     left      abcd    | gh       | kl       | mnop
- *     in front  . . . . | . . *    | *   *                   of 4: a to f, of 5: g and h,
- *                                                            of 6: i and j
+ *     ends here         |     3    | 4   5                   3 is abcd + ef, 4 gh, and 5 ij
  *
  * Elsewhere a lane has the entries l, l + 32, l + 64 and so on, so that neighbouring lanes gather
  * what neighbouring columns bring. 32 entries without a mark are only added up, lane by lane;

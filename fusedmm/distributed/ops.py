@@ -201,7 +201,7 @@ def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:
 
 
 def _described(key: tuple[Any, ...], rows: Tensor, cols: Tensor) -> str:
-    """A call in words. Ranks keep what makes them until the next call, and so none of its operands."""
+    """A call in words. Ranks keep these arguments until the next call, so operands are not among them."""
     name, transposed, split, total, tensors, numbers = key
     shapes = ", ".join(
         f"{str(dtype)[6:]}[{'edges' if role in 'ek' else 'n'}{''.join(f', {n}' for n in shape)}]"
