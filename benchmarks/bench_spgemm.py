@@ -150,9 +150,8 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
         found += [Trial(name, partial(multiplied, a, b, name), "ours") for name in names if name not in COLOURED]
     x, y = a.to_torch(), b.to_torch()
     cpu = a.device.type == "cpu"
-    if (
-        cpu or label != "A A with a plan"
-    ):  # on CUDA cuSPARSE computes values alone, and keeps memory that torch would need
+    # On CUDA the peer of values alone is cuSPARSE's reuse, which keeps memory that torch's product would need.
+    if cpu or label != "A A with a plan":
         found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
     if cpu:
         found.append(Trial("scipy", lambda: partial(scipys, x, y)))
