@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch.nn import Module
@@ -25,6 +25,8 @@ LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
     "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
 )
+
+M = TypeVar("M", bound=Module)  # what stands in the place of a layer has its arguments and attributes
 
 
 @dataclass
@@ -53,9 +55,11 @@ class Conversion:
 
 
 @overload
-def convert(model: Module, report: Literal[False] = ...) -> Module: ...
+def convert(model: M, report: Literal[False] = ...) -> M: ...
 @overload
 def convert(model: Module, report: Literal[True]) -> Conversion: ...
+@overload
+def convert(model: Module, report: bool) -> Module | Conversion: ...
 def convert(model: Module, report: bool = False) -> Module | Conversion:
     """Puts our layers in the place of PyG's within a model.
 
