@@ -11,6 +11,7 @@ from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, into_rows
 from fusedmm.matrix.normalize import normalized, with_loops, without_loops
+from fusedmm.nn.aggr import ONE_BY_ONE, Aggregation
 from fusedmm.nn.cheb_conv import ChebConv
 from fusedmm.nn.gen_conv import GENConv
 from fusedmm.nn.gin_conv import GINEConv
@@ -72,7 +73,10 @@ def _prepare(adj: CSR, layer: Layer) -> None:
             normalized(adj, val, loop if loops else None, dtype).cache_transpose()
         if isinstance(layer, ChebConv):
             scaled_laplacian(adj, val, layer.normalization, None, dtype).cache_transpose()
-    if isinstance(layer, ON_EDGES) or getattr(layer, "edge_dim", None) is not None:
+    one_by_one = any(isinstance(part, Aggregation) and part.kind in ONE_BY_ONE for part in layer.modules())
+    if isinstance(layer, ON_EDGES) or getattr(layer, "edge_dim", None) is not None or one_by_one:
+        if one_by_one:  # messages of edges may be what is looked at
+            structures.append(into_rows(adj))
         for each in structures:
             into_rows(each).cache_transpose()
             from_columns(each).cache_transpose()

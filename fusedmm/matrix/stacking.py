@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusedmm.matrix.adapters import as_csr
 from fusedmm.matrix.algebra.entries import common, like, numbers_of, values_of
-from fusedmm.matrix.arguments import require_shape, require_size
+from fusedmm.matrix.arguments import require_shape
 from fusedmm.matrix.compress import as_eid, eid_dtype, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import lasting, numbers, was_measured
@@ -121,7 +121,10 @@ def unbatch(matrix: Any, sizes: Sequence[Any] | Tensor) -> list[CSR]:
     adj = as_csr(matrix)
     if not isinstance(sizes, Iterable):
         raise TypeError(f"unbatch: sizes must be a list of sizes, not {type(sizes).__name__}")
-    shapes = [require_size(size) for size in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
+    shapes = [
+        require_shape(size if isinstance(size, (tuple, list)) else (size, size), f"unbatch: sizes[{place}]")
+        for place, size in enumerate(sizes.tolist() if isinstance(sizes, Tensor) else sizes)
+    ]
     total = sum(s[0] for s in shapes), sum(s[1] for s in shapes)
     if total != adj.shape:
         raise ValueError(f"unbatch: sizes add up to {list(total)}, the matrix is {list(adj.shape)}")

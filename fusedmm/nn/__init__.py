@@ -1,7 +1,7 @@
 """Graph layers on the fused kernels."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusedmm.nn.agnn_conv import AGNNConv
 from fusedmm.nn.appnp import APPNP
@@ -24,6 +24,9 @@ from fusedmm.nn.sg_conv import SGConv
 from fusedmm.nn.supergat_conv import SuperGATConv
 from fusedmm.nn.tag_conv import TAGConv
 from fusedmm.nn.transformer_conv import TransformerConv
+
+if TYPE_CHECKING:
+    from fusedmm.nn.message_passing import MessagePassing as MessagePassing
 
 __all__ = [
     "APPNP",

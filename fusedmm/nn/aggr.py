@@ -34,6 +34,7 @@ from fusedmm.ops.spmm_sddmm import cached_entries
 
 FUSED = {"add": "sum", **{name: name for name in REDUCTIONS}}  # what PyG has no messages for, by these names alone
 PEER = "torch_geometric.nn.aggr."
+ONE_BY_ONE = ("median", "mul", "lstm")
 OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {} for name in REDUCTIONS},
     "var": {"semi_grad": False},
@@ -161,7 +162,7 @@ class Aggregation(torch.nn.Module):
             return out.masked_fill(out <= math.sqrt(1e-5), 0.0)
         if self.kind == "variancepreserving":
             return near.shared_by(near.entries().sqrt())
-        if self.kind in ("median", "mul", "lstm"):
+        if self.kind in ONE_BY_ONE:
             return self._one_by_one(near)
         return self._softmax(near) if self.kind == "softmax" else self._powermean(near)
 

@@ -90,7 +90,9 @@ def require_steps(layer: str, steps: Any) -> None:
         TypeError: no integer.
         ValueError: a negative one, or one of 2^31 or more.
     """
-    if not isinstance(steps, int) or steps != 0:
+    if isinstance(steps, int) and steps < 0:
+        raise ValueError(f"{layer}: K must be 0 or more and below 2^31, not {steps}")
+    if not isinstance(steps, int) or steps:
         require_size(layer, "K", steps)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch.nn import Module
@@ -15,6 +15,7 @@ from fusedmm.nn.layer import BASE, PEERS, Layer
 from fusedmm.nn.linear import Linear
 from fusedmm.nn.peers import LAYERS
 
+OWN = "fusedmm.nn.message_passing.MessagePassing"
 PEER, PEER_LINEAR = f"{PEERS}.", "torch_geometric.nn.dense.linear"
 PEER_PARAMETERS = "torch_geometric.nn.parameter_dict"
 WHOLE = ("nn", "act", "mlp", "msg_norm", "k_lin")  # parts of a layer that ours takes as they are
@@ -25,6 +26,8 @@ LOST = (
     "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
     "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
 )
+
+M = TypeVar("M", bound=Module)  # what stands in the place of a layer has its arguments and attributes
 
 
 @dataclass
@@ -53,9 +56,11 @@ class Conversion:
 
 
 @overload
-def convert(model: Module, report: Literal[False] = ...) -> Module: ...
+def convert(model: M, report: Literal[False] = ...) -> M: ...
 @overload
 def convert(model: Module, report: Literal[True]) -> Conversion: ...
+@overload
+def convert(model: Module, report: bool) -> Module | Conversion: ...
 def convert(model: Module, report: bool = False) -> Module | Conversion:
     """Puts our layers in the place of PyG's within a model.
 
@@ -111,14 +116,17 @@ def convert(model: Module, report: bool = False) -> Module | Conversion:
 def _swapped(module: Module, name: str, done: Conversion) -> Module:
     """Our layer for module, or module itself where there is none."""
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__]
-    if isinstance(module, Layer) or not any(kind.startswith(BASE) for kind in kinds):
+    if isinstance(module, Layer) or OWN in kinds or not any(kind.startswith(BASE) for kind in kinds):
         return module
     make = LAYERS.get(kinds[0].removeprefix(PEER))
     try:
         if make is None:
             parents = [kind for kind in kinds[1:] if kind.removeprefix(PEER) in LAYERS]
             base = f"a subclass of {parents[0].rpartition('.')[2]}, whose changes would be lost" if parents else ""
-            raise ValueError(base or f"there is no {type(module).__name__} here")
+            none = f"there is no {type(module).__name__} here"
+            if not kinds[0].startswith("torch_geometric."):
+                none = "none of PyG's: its base could be fusedmm.nn.MessagePassing"
+            raise ValueError(base or none)
         _require_plain(module)
         with torch.device("meta"):  # draws nothing, takes no memory
             layer = make(module)

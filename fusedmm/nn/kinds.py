@@ -35,6 +35,8 @@ class OfKinds(Layer):
     def _maps(self, in_channels: Any, out_channels: int, heads: int, metadata: Metadata) -> dict[str, int]:
         """Checks the sizes; returns F of each kind of nodes."""
         name = type(self).__name__
+        if not isinstance(metadata, (tuple, list)) or len(metadata) != 2:
+            raise TypeError(f"{name}: metadata must be (kinds of nodes, kinds of edges), not {metadata!r}")
         sizes = in_channels if isinstance(in_channels, dict) else dict.fromkeys(metadata[0], in_channels)
         for size in sizes.values():
             require_channels(name, size, out_channels)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 try:
     from torch_geometric.nn.conv import MessagePassing as Base
+    from torch_geometric.utils import is_sparse
 except ImportError as error:
     raise ImportError("fusedmm.nn.MessagePassing needs torch_geometric: pip install torch_geometric") from error
 
@@ -21,10 +22,11 @@ from fusedmm._lib import REDUCTIONS
 from fusedmm.matrix.adapters import as_csr, is_edge_index
 from fusedmm.matrix.csr import CSR
 from fusedmm.nn.layer import HOOKS
-from fusedmm.nn.lifted import Lifted, Unknown, reduced
+from fusedmm.nn.lifted import Lifted, Pair, Unknown, reduced
 
 Size = tuple[int | None, int | None] | None
 ALIKE = ("aggregate", "edge_update", "edge_updater")  # what a layer leaves as it is to run fused
+STAND_INS = {Lifted, Pair}
 
 
 class MessagePassing(Base):  # type: ignore[misc]
@@ -46,7 +48,9 @@ class MessagePassing(Base):  # type: ignore[misc]
         aggr, aggr_kwargs, flow, node_dim, decomposed_layers: as PyG's. Fused are ``flow`` "source_to_target" and
             ``decomposed_layers`` 1.
 
-    To find the shape ``message`` is called with stand-ins for its tensors; it should only compute. A tensor given to
+    To find the shape ``message`` is called with stand-ins for its tensors. It should only compute, and not ask whether
+    they are a ``Tensor``, which they are not. PyG's class also computes a layer that keeps one, as in
+    ``self.alpha = alpha``, and sparse matrices of torch for one with a ``message_and_aggregate``. A tensor given to
     ``propagate`` under a name without _i or _j belongs to edges if it has as many rows as there are edges.
 
     Raises:
@@ -146,6 +150,8 @@ class MessagePassing(Base):  # type: ignore[misc]
             raise Unknown(f"has aggr={reduce!r}")
         if self.flow != "source_to_target" or self.decomposed_layers > 1 or self.node_dim not in (-2, 0):
             raise Unknown("has another flow, node_dim or decomposed_layers")
+        if self.fuse and is_sparse(edge_index):
+            raise Unknown("has a message_and_aggregate of its own, which takes sparse matrices")
         wanted, of_update = self._wanted
         sizes = _sizes(wanted, kwargs, size)
         if not is_edge_index(edge_index):
@@ -159,6 +165,8 @@ class MessagePassing(Base):  # type: ignore[misc]
             raise Unknown("has features of another number of nodes than its graph")
         given = _valued(kwargs, adj.val, hasattr(edge_index, "sparse_sizes"))
         message = self.message(**{name: self._lifted(name, default, given, adj) for name, default in wanted.items()})
+        if not STAND_INS.isdisjoint(map(type, vars(self).values())):
+            raise Unknown("keeps what its message was given or makes")
         if self.node_dim == -2 and any(t.dim() != 2 for t in _stand_ins(message)):
             raise Unknown("returns messages that are not [edges, F]")
         if torch.is_autocast_enabled(adj.device.type):

@@ -36,7 +36,7 @@ def operands_of(
     flat = v.dim() == 2
     v = autocast(v[:, None] if flat else v)
     heads, given, dim = v.shape[1], [], 2 if score == "additive" else 3
-    for name, x, rows, axis in (("q", q, adj.shape[0], "rows"), ("k", k, adj.n_cols, "columns")):
+    for name, x, rows, axis in (("k", k, adj.n_cols, "columns"), ("q", q, adj.shape[0], "rows")):
         if isinstance(x, Tensor) and x.dim() != dim and is_strided(x):
             if dim == 2 and x.dim() == 3 and x.shape[2] == 1:  # DGL's shape
                 x = x[..., 0]
@@ -49,9 +49,10 @@ def operands_of(
             if len(shape) == dim and name == "q" and heads and shape[1] > heads and shape[1] % heads == 0:
                 times = shape[1] // heads
                 return operands_of(adj, q, _repeated(k, times), _repeated(v, times), score, att, bias, weight)
-            raise ValueError(f"attention: {name} is {list(shape)} and v {list(v.shape)}; heads must agree")
+            more = ", or q's be a multiple of those of k and v" if name == "q" else ""
+            raise ValueError(f"attention: {name} is {list(shape)} and v {list(v.shape)}; heads must agree{more}")
         given.append(autocast(x))
-    q, k = given
+    k, q = given
     if q.dtype != v.dtype or k.dtype != v.dtype:
         raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be of one dtype")
     if dim == 3 and q.shape[2] != k.shape[2]:

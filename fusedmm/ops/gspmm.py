@@ -29,8 +29,8 @@ FEW = 2**16  # entries
 
 
 def gspmm(
-    adj: Any,
-    op: str,
+    adj: Any = None,
+    op: str = "",
     reduce: str = "",
     x: Tensor | None = None,
     e: Tensor | None = None,

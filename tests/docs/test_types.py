@@ -24,7 +24,10 @@ REVEALED = {  # of a CSR A, a tensor x and a module m
     "A.size(0)": "int",
     "A.half()": "CSR",
     "fusedmm.convert(m)": "Module",
+    "fusedmm.convert(fusedmm.nn.LGConv())": "LGConv",
     "fusedmm.convert(m, report=True)": "Conversion",
+    "fusedmm.nn.MessagePassing().aggr": "Any",
+    "fusedmm.nn.MessagePassing().propagate(x, x=x)": "Tensor",
 }
 
 

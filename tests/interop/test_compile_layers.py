@@ -155,6 +155,16 @@ def test_one_graph_of_a_matrix_that_was_prepared(name, weights):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name, kind", [("SAGE", "median"), ("SAGE", "mul"), ("PNA", "median")])
+def test_one_graph_that_looks_at_neighbours_one_by_one(name, kind):
+    """PNA's median is of messages of edges."""
+    degrees = torch.bincount(torch.bincount(EDGES[1], minlength=NODES))
+    layer = nn.SAGEConv(4, 4, aggr=kind) if name == "SAGE" else nn.PNAConv(4, 4, [kind], ["identity"], degrees)
+    x, adj = operands(None)[0], fusedmm.prepare(fusedmm.CSR.from_edge_index(EDGES, size=NODES), layer)
+    found = step(torch.compile(layer, backend="aot_eager", fullgraph=True), x, adj, [])
+    torch.testing.assert_close(found, step(layer, x, EDGES, []))
+
+
 def test_what_cannot_be_prepared():
     with pytest.raises(TypeError, match=r"prepare: modules must be torch\.nn\.Module, not str"):
         fusedmm.prepare(EDGES, "model")

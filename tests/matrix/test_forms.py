@@ -3,6 +3,7 @@
 import io
 import sys
 import types
+import warnings
 
 import pytest
 import torch
@@ -27,6 +28,17 @@ def test_torch(adj, layout):
     assert torch.equal(CSR.from_torch(sparse).to_dense(), sparse.to_dense())
     if layout == torch.sparse_coo and adj.val is not None:
         assert sparse.is_coalesced() or torch.equal(sparse._values(), adj.val)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_torch_warns_of_nothing(layout):
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            CSR.eye(3, dtype=torch.float32).to_torch(layout)
+    finally:
+        torch.set_warn_always(False)
 
 
 @quick

@@ -116,8 +116,8 @@ MISTAKES = [
     ),
     (lambda: fusedmm.unbatch(A, [1]), ValueError, r"unbatch: sizes add up to \[1, 1\], the matrix is \[2, 2\]"),
     (lambda: fusedmm.unbatch(A, [1, 1]), ValueError, r"unbatch: the entry at \(0, 1\) lies outside of the blocks"),
-    (lambda: fusedmm.unbatch(A, [1.5]), TypeError, "size must be"),
-    (lambda: fusedmm.unbatch(A, [-1, 3]), ValueError, "size"),
+    (lambda: fusedmm.unbatch(A, [1.5]), TypeError, r"unbatch: sizes\[0\] must be two integers, not \(1.5, 1.5\)"),
+    (lambda: fusedmm.unbatch(A, [3, -1]), ValueError, r"unbatch: sizes\[1\] \(-1, -1\): both must be in"),
     (lambda: fusedmm.unbatch(A, 2), TypeError, "unbatch: sizes must be a list of sizes, not int"),
     (
         lambda: fusedmm.block_diag([CSR.from_coo(torch.tensor([0]), torch.tensor([0]), shape=(1, 2**31 - 1))] * 2),

@@ -144,6 +144,9 @@ def test_what_is_bad_is_named_and_the_next_call_works(name, device):
     ):
         with pytest.raises(ValueError, match=f"^{name}: {text}"):
             getattr(ours, name)(SIZES, C, METADATA, **options)
+    for metadata in (None, METADATA[:1]):
+        with pytest.raises(TypeError, match=rf"^{name}: metadata must be \(kinds of nodes, kinds of edges\), not "):
+            getattr(ours, name)(SIZES, C, metadata)
     assert mine(x, graphs)["a"].isfinite().all()
     for watch in (lambda: setattr(mine, "explain", True), lambda: mine.register_message_forward_hook(print)):
         with pytest.raises(ValueError, match=f"^{name}: .* is not supported where there are several kinds of nodes"):

@@ -233,6 +233,42 @@ def test_methods_of_its_own_are_called(device):
         agree(mine, peer, [edges], given)
 
 
+def test_a_layer_keeps_tensors(device):
+    """No stand-in stays at a layer whose message keeps what it has."""
+    edges, given = inputs(device)
+
+    def keeping(self, x_j, w):
+        self.kept = w[:, None]
+        return self.kept * x_j
+
+    def keeping_both(self, x_j, w):
+        self.kept = w[:, None] * x_j
+        return self.kept
+
+    for message in (keeping, keeping_both):
+        mine, peer = layer(Ours, message), layer(Theirs, message)
+        with pytest.warns(UserWarning, match="PyG computes .* keeps what its message"):
+            mine(edges, **given)
+        agree(mine, peer, [edges], given)
+        torch.testing.assert_close(mine.kept, peer.kept)
+
+
+def test_message_and_aggregate_takes_sparse_matrices(device):
+    """Such a layer may have no message that knows the values."""
+    edges, x = graph().unique(dim=1).to(device), features(NODES, F).to(device)
+    adj_t = to_torch_csr_tensor(edges, torch.rand(edges.shape[1]).to(x), size=(NODES, NODES))
+
+    def message_and_aggregate(self, edge_index, x):
+        return edge_index @ x
+
+    mine, peer = (layer(of, Messages.source, message_and_aggregate=message_and_aggregate) for of in (Ours, Theirs))
+    with pytest.warns(UserWarning, match="has a message_and_aggregate of its own"):
+        torch.testing.assert_close(mine(adj_t, x=x), peer(adj_t, x=x))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*PyG computes")
+        torch.testing.assert_close(mine(edges, x=x), peer(edges, x=x))
+
+
 def test_two_kinds_of_nodes(fused_alone, device):
     edges, given = inputs(device)
     edges = torch.stack([edges[0], edges[1] % 5])

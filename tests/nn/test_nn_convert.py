@@ -317,6 +317,20 @@ def test_models_without_pyg_and_things_that_are_none():
         ours.convert("model")
 
 
+def test_layers_of_ones_own():
+    """One of PyG's base is told of ours; one of ours is no layer of PyG."""
+
+    class Theirs(pyg.MessagePassing):
+        pass
+
+    class Mine(ours.MessagePassing):
+        pass
+
+    layers = torch.nn.ModuleList([Theirs(), Mine()])
+    done = ours.convert(layers, report=True)
+    assert done.swapped == {} and done.left == {"0": "none of PyG's: its base could be fusedmm.nn.MessagePassing"}
+
+
 @pytest.mark.parametrize("name", ["forward", "message"])
 def test_a_layer_whose_method_was_replaced_is_left(name):
     peers = pytest.importorskip("torch_geometric.nn")

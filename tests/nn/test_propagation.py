@@ -157,3 +157,11 @@ def test_one_step_of_gcn_has_the_bits_of_its_parts(aggr, device):
     if device == "cpu":  # cuBLAS need not add up a product and the transposed one in the same order
         assert all(map(torch.equal, found[:4], expected[:4]))
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name, args", [("SGConv", (F, C)), ("TAGConv", (F, C)), ("APPNP", ())])
+def test_steps_may_be_none_and_not_fewer(name, args):
+    more = {"alpha": 0.1} if name == "APPNP" else {}
+    getattr(ours, name)(*args, K=0, **more)
+    with pytest.raises(ValueError, match=rf"^{name}: K must be 0 or more and below 2\^31, not -1"):
+        getattr(ours, name)(*args, K=-1, **more)

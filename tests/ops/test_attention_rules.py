@@ -293,7 +293,7 @@ def test_refused_by_name(device):
         (TypeError, "att must be float32, .* not torch.int64", {"score": "gatv2", "att": att.long()}),
         (TypeError, "att must be float32, .* not list", {"score": "gatv2", "att": [1.0]}),
         (ValueError, "scale is of dot and cosine scores, not of gatv2", {"score": "gatv2", "att": att, "scale": 2.0}),
-        (ValueError, "q must be .* for additive", {"score": "additive"}),
+        (ValueError, "k must be .* for additive", {"score": "additive"}),
         (ValueError, r"bias must be \[60\]", {"bias": edges[:5]}),
         (TypeError, "bias must be a tensor", {"bias": 1.0}),
         (ValueError, "edge_weight has 3 heads", {"edge_weight": edges[:, None].expand(60, 3)}),

@@ -328,6 +328,8 @@ def test_names_of_dgl_are_told_apart():
         fusedmm.messages.segment(A, e, reduce="mul")
     with pytest.raises(TypeError, match=r"^gspmm\(\) has no argument 'reduce_op'; give reduce="):
         fusedmm.gspmm(A, "mul", reduce_op="sum", lhs_data=e, rhs_data=e)
+    with pytest.raises(TypeError, match=r"^gspmm\(\) has no argument 'g'; give adj=, what as_csr takes"):
+        fusedmm.gspmm(g=A, op="mul", reduce_op="sum", lhs_data=e, rhs_data=e)
     with pytest.raises(TypeError, match=r"^gspmm\(\) has no argument 'lhs_data'; give x="):
         fusedmm.gspmm(A, "mul", "sum", lhs_data=e)
     with pytest.raises(ValueError, match=r"^gspmm: reduce must be one of"):

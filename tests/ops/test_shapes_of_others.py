@@ -158,8 +158,11 @@ def test_grouped_queries_share_keys_and_values(score, device):
     assert found.shape == (4, 6, 3)
     assert torch.equal(found, f(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1)))
     assert gradcheck(f, (q, k, v))
-    with pytest.raises(ValueError, match=r"q is \[4, 5, .*and v \[5, 2, 3\]; heads must agree"):
+    with pytest.raises(ValueError, match=r"q is \[4, 5, .*and v \[5, 2, 3\]; heads must agree, or q's be"):
         fusedmm.attention(adj, q[:, :5], k, v)
+    if score != "additive":
+        with pytest.raises(ValueError, match=r"k is \[5, 1, 3\] and v \[5, 2, 3\]; heads must agree$"):
+            fusedmm.attention(adj, q, k[:, :1], v, score=score, **options)
     with pytest.raises(ValueError, match="heads must agree"):
         fusedmm.attention(adj, q[:, :1], k, v)
 

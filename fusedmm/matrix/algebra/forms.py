@@ -70,13 +70,13 @@ class Forms(Matrix):
         wanted = LAYOUTS.get(layout) if isinstance(layout, str) else layout
         if wanted not in LAYOUTS.values():
             raise ValueError(f"layout must be csr, csc, coo or torch's layout of that name, not {layout!r}")
-        if wanted == torch.sparse_coo:
-            row, col, _ = self.coo()
-            return torch.sparse_coo_tensor(torch.stack([row, col]), val, self.shape)
-        half = self if wanted == torch.sparse_csr else self.t()
-        pattern, val = once(half).pattern, reduced_once(half, val)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse")  # that the layout is in beta, that it checks nothing
+            if wanted == torch.sparse_coo:
+                row, col, _ = self.coo()
+                return torch.sparse_coo_tensor(torch.stack([row, col]), val, self.shape)
+            half = self if wanted == torch.sparse_csr else self.t()
+            pattern, val = once(half).pattern, reduced_once(half, val)
             return torch.sparse_compressed_tensor(
                 pattern.ptr.clone(), pattern.idx.long(), val, self.shape, layout=wanted
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -55,6 +55,10 @@ class Scaling(Matrix):
         val = None if self.val is None else self.val.to(dtype)
         return self.with_values(sddmm_half(self, False, val, left, right))
 
+    @overload
+    def __rmatmul__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __rmatmul__(self, x: Any) -> Any: ...
     def __rmatmul__(self, x: Any) -> Any:
         """``x @ A`` of a vector [rows] or a matrix [n, rows] from the left; A's values have no heads.
 
