@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,26 @@ def prose(page: str) -> list[str]:
 
 def without_code(page: str) -> str:
     return re.sub(r"`[^`]*`", "", FENCED.sub("", text_of(page)))
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files under git, in a checkout."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    names = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in names.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_results_are_small():
+    files = tracked("benchmarks/results")
+    assert sum(file.stat().st_size for file in files) <= 6_000_000
+    assert [f"{file.name}: {file.stat().st_size}" for file in files if file.stat().st_size > 100_000] == []
+
+
+def test_pictures_are_shown():
+    """A picture that no document links is seen by nobody. Suites draw more of them than documents show."""
+    documents = "".join(file.read_text() for file in tracked("*.md", "*.ipynb"))
+    assert [file.name for file in tracked("benchmarks/results/*.png") if f"/{file.name})" not in documents] == []
 
 
 def test_readme_is_short():
