@@ -86,7 +86,7 @@ FRONT = [  # of README.md
     CUDA[13],
     Line("layers, fresh mini-batches", "sampled twin", ("construction-cuda",), f"Conv 32 .*{SAMPLED}"),
 ]
-MORE = [  # of the H200 too, in docs/benchmarks.md alone
+MORE = [  # of a GPU too, in docs/benchmarks.md alone
     *(
         Line(f"`{op}`, {dtype}", "real graph", (f"{op}-cuda-{stem}",), split=r"K \d+")
         for op in ("spmm", "sddmm")
@@ -168,16 +168,22 @@ def _links(line: Line, results: Path, folder: str) -> str:
     return ", ".join(f"[{k}]({folder}/{stem}.md)" for k, stem in enumerate(there, 1))
 
 
+def _devices(line: Line, results: Path) -> str:
+    """The short names of the GPUs that its results are of, or CPU."""
+    documents = [document for stem in line.stems if (document := named(results, stem))["cases"]]
+    gpus = {document["conditions"].get("gpu", "CPU") for document in documents}
+    return ", ".join(sorted(gpu.removeprefix("NVIDIA ").split()[0] for gpu in gpus))
+
+
 def front(results: Path) -> str:
-    """README's table: a line each, the median and the least; the H200's lines, then a CPU's."""
+    """README's table: a line each, the median and the least; a GPU's lines, then a CPU's."""
     rows = []
-    for device, lines in (("H200", FRONT), ("CPU", CPU)):
-        for line in lines:
-            if found := cases(line, results):
-                times = [t for t, _ in found]
-                figures = [f"{statistics.median(times):.1f}", f"{min(times):.2f}"]
-                about = [device, line.operation, _counted(line, found), _names(found)]
-                rows.append([*about, *figures, _links(line, results, "benchmarks/results")])
+    for line in (*FRONT, *CPU):
+        if found := cases(line, results):
+            times = [t for t, _ in found]
+            figures = [f"{statistics.median(times):.1f}", f"{min(times):.2f}"]
+            about = [_devices(line, results), line.operation, _counted(line, found), _names(found)]
+            rows.append([*about, *figures, _links(line, results, "benchmarks/results")])
     head = ["on", "operation", "measured on", "best peer", "median", "least", "all figures"]
     return grid(head, rows)
 
@@ -198,8 +204,9 @@ def long(lines: list[Line], folder: str) -> Callable[[Path], str]:
                 peer = _names(found) if line.peer == "best peer" else PEERS[line.peer]
                 mean, most, slower = geomean(every), max(every), sum(t < 1 for t in every)
                 figures = [f"{mean:.2f}", f"{least:.2f} ({case['graph']})", f"{most:.1f}", f"{slower} of {len(found)}"]
-                rows.append([line.operation, part_, graphs, peer, *figures, _links(line, results, folder)])
-        head = ["operation", "case", "measured on", "peer", "mean", "least", "most", "slower", "all"]
+                about = [_devices(line, results), line.operation, part_, graphs, peer]
+                rows.append([*about, *figures, _links(line, results, folder)])
+        head = ["on", "operation", "case", "measured on", "peer", "mean", "least", "most", "slower", "all"]
         return grid(head, rows)
 
     return make
