@@ -53,11 +53,12 @@ def test_one_rank_is_a_csr(cuda):
             assert torch.equal(one, many), f"{name}: {what}"
 
 
-@pytest.mark.parametrize("shares", ["SHARES", "SHARES_OF_LARGE"])
-def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatch):
+@pytest.mark.parametrize("entries, pieces", [(1, 4), (2**20, 2)])
+def test_the_rule_takes_pieces_where_messages_are_large(entries, pieces, cuda, monkeypatch):
+    """Lines of 128 bytes where a rank has many entries for each row that travels, and else halves."""
     monkeypatch.setattr(run, "OVERLAPS", 2**10)
     monkeypatch.setattr(run, "LARGE", 2**10)
-    monkeypatch.setattr(run, "ENTRIES", 1 if shares == "SHARES_OF_LARGE" else 2**20)
+    monkeypatch.setattr(run, "ENTRIES", entries)
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
     kept = ops.run_in_pieces
@@ -65,4 +66,4 @@ def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatc
     for name, compute, given, role in calls(cuda, whole.nnz):
         if name == "spmm sum 128":
             require_equal(both(whole, compute, given, role))
-    assert taken and all(len(pieces) == len(getattr(run, shares)) for pieces in taken)
+    assert taken and all({n for _, n in found} == {128 // pieces} for found in taken)
