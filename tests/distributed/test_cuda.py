@@ -3,8 +3,9 @@
 import pytest
 import torch
 from distributed.every_call import NODES, calls, graph
-from support.ranks import Rounded, Whole, both, require_equal
+from support.ranks import Rounded, Whole, both, on_ranks, require_equal
 
+import fusedmm
 from fusedmm.distributed import halo, ops, run
 
 CUTS = {"two ranks": [0, 1300, NODES], "three ranks, one without rows": [0, 78, 78, NODES]}
@@ -51,6 +52,20 @@ def test_one_rank_is_a_csr(cuda):
     for name, compute, given, role in calls(cuda, whole.nnz):
         for what, _, one, many in both(whole, compute, given, role):
             assert torch.equal(one, many), f"{name}: {what}"
+
+
+def test_a_part_keeps_no_more_than_its_numbers(cuda):
+    """Of remote columns, and of rows that have some, without room for the entries among which they were found."""
+    whole = band(cuda, CUTS["two ranks"])
+
+    def work(ranks):
+        part = whole.part(ranks)
+        fusedmm.spmm(part, torch.ones(part.n_cols, 128, device=cuda))
+        outer = part.part.outer
+        return [part.part.remote, part.t().part.remote, outer.rows, outer.need]
+
+    for kept in on_ranks(2, work):
+        assert all(t.numel() and t.untyped_storage().nbytes() == t.nbytes for t in kept)
 
 
 @pytest.mark.parametrize("entries, pieces", [(1, 4), (2**20, 2)])
