@@ -56,7 +56,7 @@ def convolve(
         out = linear(spmm(adj, x, reduce=reduce), weight, bias)
         return out if own is None else out + linear(x if target is None else target, own)
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
+    if torch.is_grad_enabled():
         result: tuple[Tensor, Tensor] = Convolution.apply(adj, reduce, *given)
         return result[0]
     return _forward(adj, reduce, *given)[0]

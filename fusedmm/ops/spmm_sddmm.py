@@ -220,9 +220,9 @@ def _mean_back(adj: Matrix, transposed: bool, gy: Tensor) -> tuple[Tensor, Value
 
 
 def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
-    """Returns the gradient by x of the product of a pattern and x; differentiable."""
+    """Returns the gradient by x of the product of adj and x; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
-    return spmm_half(adj, True, share, gy)
+    return spmm_half(adj, True, times_share(share, adj.val), gy)
 
 
 class SpMM(Formula):
