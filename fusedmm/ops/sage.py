@@ -4,7 +4,7 @@ Both are a single step of autograd:
 
     s = A x    out = s W^T + b + t V^T        A without values, or its mean over each row's entries
 
-    gx = A^T (g W)    gt = g V    gW = g^T s    gV = g^T t    gb = sum of g's rows
+    gx = A^T (g W) = (A^T g) W    gt = g V    gW = g^T s    gV = g^T t    gb = sum of g's rows
 
 Written with torch this is three steps of autograd forward and as many backward, whose host time is most of what
 a small graph costs. As one, t V^T is added where the first product stands, and so is gt to gx where t is x.
@@ -98,7 +98,10 @@ class Convolution(Step):
             return None, None, gx, None, None, None, None
         gx = None
         if of_x:
-            gx = spmm_back(adj, g.mm(weight) if gs is None else torch.addmm(gs, g, weight), reduce)
+            if gs is None and weight.shape[0] < weight.shape[1]:
+                gx = spmm_back(adj, g, reduce).mm(weight)  # neighbours are read where they have the fewer numbers
+            else:
+                gx = spmm_back(adj, g.mm(weight) if gs is None else torch.addmm(gs, g, weight), reduce)
             if is_one and own is not None:
                 gx = gx.addmm_(g, own) if gx.dtype == g.dtype else gx + g.mm(own)  # autocast's products are narrow
         across = g.t()
