@@ -52,9 +52,10 @@ class Normalized(Layer):
         """The matrix of a call."""
         if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
             return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
+        nodes = x.size(-2)
         if self.normalize and edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
-            return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
-        adj = adjacency(edge_index, x.size(-2), x.size(-2))
+            return normalized(with_one_loop(edge_index, nodes, nodes).pattern, None, None, x.dtype)
+        adj = adjacency(edge_index, nodes, nodes)
         if edge_weight is not None:
             edge_weight = require_edge_weight(type(self).__name__, edge_weight, adj)
         if not self.normalize:
