@@ -137,8 +137,8 @@ def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtyp
 
     The result for a pattern is cached and shared: nobody may write to its values.
     """
-    require_square(adj)
     if val is not None:
+        require_square(adj)
         require_values(val, adj.nnz, adj.device)
         return _normalized(adj, val, fill, None)
     dtype = dtype or torch.float32
@@ -257,6 +257,7 @@ def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.d
 @torch.no_grad()
 def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
     """Returns the normalised pattern, whose values belong to it alone and are put in the order of its rows at once."""
+    require_square(adj)
     if fill == 1:
         return normalized(with_loops(adj, NO_NORM).pattern, None, None, dtype)
     here = None

@@ -82,13 +82,14 @@ class KeepsMatrix(Normalized):
 
     def _matrix(self, x: Tensor | CSR, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         """The matrix that is kept, or that of this call."""
-        adj = self._kept
-        if adj is None:
-            keep = self.cached and self.normalize
-            make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
-            adj = make(x, edge_index, edge_weight)
-            if keep and not (are_transforms_active() and is_wrapped(adj.val)):
-                self._kept = adj
+        if self._kept is not None:
+            return self._kept
+        if not (self.cached and self.normalize):
+            return self._graph(x, edge_index, edge_weight)
+        make = lasting(self._graph) if torch.is_inference_mode_enabled() else self._graph
+        adj = make(x, edge_index, edge_weight)
+        if not (are_transforms_active() and is_wrapped(adj.val)):
+            self._kept = adj
         return adj
 
     @property
