@@ -78,7 +78,7 @@ typedef struct spgemm_numeric spgemm_numeric;
 typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
-    const fmm_csr *a, *b;
+    fmm_csr a, b;
     const fmm_spgemm *of;      /* NULL in a whole product */
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
     spgemm_kind kind;

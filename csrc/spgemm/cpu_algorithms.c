@@ -100,7 +100,7 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
     t->longest = longest_row(c, SPGEMM_FIRST, &overflowing);
     t->per_block = SPGEMM_TERMS / (repeats < 1 ? 1 : repeats);
     longest_row(a, t->per_block, &many);
-    t->a = a, t->b = b;
+    t->a = *a, t->b = *b;
     t->fetch_end =
         b->nnz * (int64_t)(sizeof *b->idx + t->width) > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     const int64_t largest = a->nnz > b->nnz ? a->nnz : b->nnz;

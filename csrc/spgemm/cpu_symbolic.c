@@ -26,8 +26,38 @@ enum {
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
 };
 
+/* ---- B's columns, packed ---- */
+
+/* Counts runs of rows [first, last) of B: entries one after another whose columns lie in one word.
+ */
+static void count_runs(int64_t first, int64_t last, void *ctx)
+{
+    const symbolic *s = ctx;
+    for (int64_t k = first; k < last; k++) {
+        int64_t runs = 0, word = -1;
+        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+            const int64_t j = column_of(s->b, q);
+            runs += j >= 0 && j / WORD != word;
+            word = j < 0 ? word : j / WORD;
+        }
+        s->runs[k + 1] = runs;
+    }
+}
+
+/* Adds up what is multiplied for entries [first, last) of A where B is packed. */
+static void add_runs(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    int64_t products = 0;
+    for (int64_t p = first; p < last; p++) {
+        const int64_t k = column_of(s->a, p);
+        if (k >= 0) products += s->runs[k + 1] - s->runs[k];
+    }
+    atomic_fetch_add_explicit(&s->run_products, products, memory_order_relaxed);
+}
+
 /* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. A
- * row has the places that look counted for it, and fills them: where B was written to since, pairs
+ * row has the places that were counted for it, and fills them: where B was written to since, pairs
  * are left out, or the first column stands for those that are missing. */
 static void compress(int64_t first, int64_t last, void *ctx)
 {
@@ -48,6 +78,26 @@ static void compress(int64_t first, int64_t last, void *ctx)
         }
         for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 1; /* B has changed */
     }
+}
+
+/* Packs B where that pays. */
+static fmm_status pack(const fmm_exec *exec, symbolic *s)
+{
+    const int64_t rows = s->b->rows;
+    spgemm_memory m;
+    TRY(fmm_spgemm_ask(exec, (size_t)(rows + 1) * sizeof *s->runs, &m));
+    s->runs = (int64_t *)(void *)m.base;
+    fmm_parallel(exec, rows, count_runs, s);
+    s->runs[0] = 0;
+    for (int64_t k = 0; k < rows; k++) s->runs[k + 1] += s->runs[k];
+    fmm_parallel(exec, s->a->nnz, add_runs, s);
+    if (s->run_products + s->b->nnz > s->total / 100 * SAVES) return FMM_OK;
+    const size_t pair = sizeof *s->run_bits + sizeof *s->run_words;
+    TRY(fmm_spgemm_ask(exec, (size_t)s->runs[rows] * pair, &m));
+    s->run_bits = (uint64_t *)(void *)m.base;
+    s->run_words = (int32_t *)(void *)(s->run_bits + s->runs[rows]);
+    fmm_parallel(exec, rows, compress, s);
+    return FMM_OK;
 }
 
 /* ---- one row ---- */
@@ -204,11 +254,9 @@ static void copy_chunk(void *ctx, int worker, int64_t chunk)
 
 /* ---- the phases ---- */
 
-/* Words for each worker, in a whole product places of a row's columns and, where it pays, the
- * compressed B: a whole product multiplies entries of B. */
-static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
+/* Words for each worker, in a whole product places of a row's columns. */
+static fmm_status lay_out_rooms(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
-    const bool pays = !whole && s->run_products + s->b->nnz <= s->total / 100 * SAVES;
     const int64_t words = s->b->cols / WORD + 1; /* a last one may be empty: there is always one */
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
@@ -225,16 +273,7 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)((char *)room.touched - (char *)room.words));
         }
-        if (pays) {
-            s->runs = fmm_spgemm_take(&m, s->b->rows + 1, sizeof *s->runs);
-            s->run_words = fmm_spgemm_take(&m, s->packed, sizeof *s->run_words);
-            s->run_bits = fmm_spgemm_take(&m, s->packed, sizeof *s->run_bits);
-        }
     }
-    if (!pays) return FMM_OK;
-    s->runs[0] = 0;
-    for (int64_t k = 0; k < s->b->rows; k++) s->runs[k + 1] = s->runs[k] + s->sizes[k].runs;
-    fmm_parallel(exec, s->b->rows, compress, s);
     return FMM_OK;
 }
 
@@ -252,7 +291,8 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
     const bool whole = out->with && fmm_spgemm_whole_pays(&s);
     if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
-    TRY(prepare(exec, &s, workers, whole));
+    TRY(lay_out_rooms(exec, &s, workers, whole));
+    if (!whole) TRY(pack(exec, &s)); /* a whole product multiplies entries of B */
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
     if (staged) {

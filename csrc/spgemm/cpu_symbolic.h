@@ -45,22 +45,17 @@ static inline int64_t fmm_spgemm_bits_of(uint64_t word)
 typedef void spgemm_sort(const spgemm_bits *room, int64_t n, const int32_t *columns,
                          const char *values, size_t width, int32_t *to, char *to_values);
 
-typedef struct spgemm_size {
-    int64_t entries, runs; /* runs: of entries whose columns lie in one word */
-} spgemm_size;
-
 enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB of columns */ };
 
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
-    int64_t *products;  /* [rows of A] */
-    spgemm_size *sizes; /* [rows of B] */
-    int64_t *runs;      /* [rows of B + 1]: where they start; NULL where B is not compressed */
+    int64_t *products; /* [rows of A] */
+    int64_t *sizes;    /* [rows of B]: entries */
+    int64_t *runs;     /* [rows of B + 1]: where they start */
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
-    atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
     bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t total;             /* products of all rows */
@@ -81,5 +76,5 @@ bool fmm_spgemm_whole_pays(const symbolic *s);
 int fmm_spgemm_whole_workers(const symbolic *s, int workers);
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
-/* Counts products and runs, and makes the schedule. */
+/* Counts products, and makes the schedule. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s);

@@ -74,7 +74,7 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     s->val_width = fmm_dtype_bytes(with->dtype);
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
     const fmm_call call = {.a = s->a, .y = &y};
-    whole w = {s, {.call = &call, .a = s->a, .b = s->b, .per_block = SPGEMM_TERMS / repeats}};
+    whole w = {s, {.call = &call, .a = *s->a, .b = *s->b, .per_block = SPGEMM_TERMS / repeats}};
     fmm_isa level;
     TRY(fmm_isa_level(&level));
     if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
