@@ -40,7 +40,7 @@ static void look_a(int64_t first, int64_t last, void *ctx)
             const int64_t k = column_of(s->a, p);
             products += k < 0 ? 0 : s->sizes[k];
         }
-        s->products[i] = products;
+        s->before[i + 1] = products;
     }
 }
 
@@ -66,38 +66,31 @@ static int64_t repeats(const fmm_csr *b, int32_t *seen)
 }
 
 /* Each chunk but the last has at least its share of the products and rows. Rows count too, so that
- * many rows without products do not become one chunk. begins[] is how many products come before a
- * chunk: its place in a stage that has a place for each. */
-static void cut(symbolic *s, int64_t *schedule)
+ * many rows without products do not become one chunk. */
+static void cut(const symbolic *s, int64_t *first)
 {
     const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
-    int64_t chunk = 0, products = 0;
-    int64_t *const first = schedule + 1;
-    first[0] = s->begins[0] = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        products += s->products[i];
-        while (products + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) {
+    int64_t chunk = 0;
+    first[0] = 0;
+    for (int64_t i = 0; i < rows; i++)
+        while (s->before[i + 1] + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1)
             first[++chunk] = i + 1;
-            s->begins[chunk] = products;
-        }
-    }
-    while (chunk < FMM_SPGEMM_PARTS) {
-        first[++chunk] = rows;
-        s->begins[chunk] = products;
-    }
+    while (chunk < FMM_SPGEMM_PARTS) first[++chunk] = rows;
 }
 
 /* Products of all rows are added in 64 bits, and refused where these are too few. Rows are even if
  * seven of eight have as many products as the one before. */
 static fmm_status add_products(symbolic *s)
 {
-    int64_t alike = 0;
-    s->total = 0;
+    int64_t alike = 0, last = -1;
+    s->before[0] = s->total = 0;
     for (int64_t i = 0; i < s->a->rows; i++) {
-        VALID(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
-                  s->total <= INT64_MAX / 2,
+        const int64_t products = s->before[i + 1];
+        VALID(!__builtin_add_overflow(s->total, products, &s->total) && s->total <= INT64_MAX / 2,
               "spgemm: more products than int64 counts");
-        alike += i > 0 && s->products[i] == s->products[i - 1];
+        s->before[i + 1] = s->total;
+        alike += products == last;
+        last = products;
     }
     s->even = alike > s->a->rows - s->a->rows / 8;
     return FMM_OK;
@@ -110,9 +103,9 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
     const fmm_csr *a = s->a, *b = s->b;
     int64_t *const most = s->out->schedule;
     spgemm_memory m, seen;
-    TRY(fmm_spgemm_ask(exec, (size_t)(a->rows + b->rows) * sizeof *s->products, &m));
-    s->products = (int64_t *)(void *)m.base;
-    s->sizes = s->products + a->rows;
+    TRY(fmm_spgemm_ask(exec, (size_t)(a->rows + 1 + b->rows) * sizeof *s->before, &m));
+    s->before = (int64_t *)(void *)m.base;
+    s->sizes = s->before + a->rows + 1;
     fmm_parallel(exec, b->rows, look_b, s);
     fmm_parallel(exec, a->rows, look_a, s);
     TRY(add_products(s));
@@ -121,6 +114,6 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &seen));
         *most = repeats(b, (int32_t *)(void *)seen.base);
     }
-    cut(s, s->out->schedule);
+    cut(s, s->out->schedule + 1);
     return FMM_OK;
 }

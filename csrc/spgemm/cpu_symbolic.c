@@ -199,36 +199,35 @@ static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, 
 
 /* The columns of each row: in C, whose rows were counted, or in the stage, where a row has as many
  * places as products and the next begins where it ends. Without either rows are counted. */
-static void rows_chunk(void *ctx, int worker, int64_t chunk)
+static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
-    int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
-    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+    int64_t *ptr = s->out->ptr;
+    int32_t *next = s->stage ? s->stage + s->before[first] : NULL;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t products = s->before[i + 1] - s->before[i];
         if (s->stage) {
             int32_t *const begin = next;
-            next = read_row(room, mark(s, room, i), begin, begin + s->products[i]);
+            next = read_row(room, mark(s, room, i), begin, begin + products);
             ptr[i + 1] = next - begin;
         } else if (s->idx) {
             int32_t *const end = s->idx + ptr[i + 1];
             next = read_row(room, mark(s, room, i), s->idx + ptr[i], end);
             while (next < end) *next++ = 0; /* where B changed since the count */
         } else {
-            ptr[i + 1] = lone(s, i) ? s->products[i] : count_row(room, mark(s, room, i));
+            ptr[i + 1] = lone(s, i) ? products : count_row(room, mark(s, room, i));
         }
     }
 }
 
 /* Rows of a whole product, from the stage to their places in C. */
-static void sort_chunk(void *ctx, int worker, int64_t chunk)
+static void sort_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
-    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
-    int64_t from = s->begins[chunk];
-    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+    const int64_t *ptr = s->out->ptr;
+    int64_t from = s->before[first];
+    for (int64_t i = first; i < last; i++) {
         const int64_t n = ptr[i + 1] - ptr[i];
         s->sort(&s->rooms[worker], n, s->stage + from, s->val_stage + (size_t)from * s->val_width,
                 s->val_width, s->idx + ptr[i], s->val + (size_t)ptr[i] * s->val_width);
@@ -237,19 +236,15 @@ static void sort_chunk(void *ctx, int worker, int64_t chunk)
 }
 
 /* A chunk's rows lie together in the stage, as in C: one copy takes them all. */
-static void copy_chunk(void *ctx, int worker, int64_t chunk)
+static void copy_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
-    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t first = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk)];
-    const int64_t last = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk + 1)];
+    const size_t to = (size_t)s->out->ptr[first], from = (size_t)s->before[first];
+    const size_t entries = (size_t)s->out->ptr[last] - to, width = s->val_width;
     (void)worker;
-    if (last <= first) return;
-    memcpy(s->idx + first, s->stage + s->begins[chunk], (size_t)(last - first) * sizeof *s->idx);
-    if (s->val)
-        memcpy(s->val + (size_t)first * s->val_width,
-               s->val_stage + (size_t)s->begins[chunk] * s->val_width,
-               (size_t)(last - first) * s->val_width);
+    if (last <= first || !entries) return;
+    memcpy(s->idx + to, s->stage + from, entries * sizeof *s->idx);
+    if (s->val) memcpy(s->val + to * width, s->val_stage + from * width, entries * width);
 }
 
 /* ---- the phases ---- */
@@ -303,7 +298,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole)
         TRY(fmm_spgemm_whole(exec, &s, workers));
     else
-        fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, rows_chunk, &s);
+        fmm_spgemm_crew(exec, workers, out->schedule, a->rows, find_rows, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
     if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = out->ptr[a->rows];
@@ -311,7 +306,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole && s.idx) s.val = out->with->values(out->owner, nnz);
     REQUIRE((s.idx && (s.val || !whole)) || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    spgemm_body *const body = s.sort ? sort_chunk : staged ? copy_chunk : rows_chunk;
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, body, &s);
+    spgemm_body *const body = s.sort ? sort_rows : staged ? copy_rows : find_rows;
+    fmm_spgemm_crew(exec, workers, out->schedule, a->rows, body, &s);
     return FMM_OK;
 }

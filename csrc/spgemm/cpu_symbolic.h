@@ -50,9 +50,9 @@ enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB o
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
-    int64_t *products; /* [rows of A] */
-    int64_t *sizes;    /* [rows of B]: entries */
-    int64_t *runs;     /* [rows of B + 1]: where they start */
+    int64_t *before; /* [rows of A + 1]: products before each row, as places of a stage */
+    int64_t *sizes;  /* [rows of B]: entries */
+    int64_t *runs;   /* [rows of B + 1]: where they start */
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
@@ -63,7 +63,6 @@ struct symbolic {
     int64_t fetch_end;         /* from this entry of A on nothing is fetched ahead */
     int32_t *idx;              /* C's columns */
     int32_t *stage; /* room for a column of each product, where that is little; or NULL */
-    int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
     /* Where values are computed in the same pass: those beside the stage, and C's. */
     char *val_stage, *val;
     size_t val_width;
