@@ -67,7 +67,10 @@ void fmm_spgemm_crew(const fmm_exec *exec, int workers, const int64_t *schedule,
                      spgemm_body *body, void *ctx)
 {
     crew c = {body, ctx, .workers = workers, .schedule = schedule, .rows = rows};
-    fmm_parallel(exec, workers, work, &c);
+    if (workers == 1)
+        body(ctx, 0, 0, rows); /* nobody to share with */
+    else
+        fmm_parallel(exec, workers, work, &c);
 }
 
 /* The same calls run twice, without a base to count bytes and then with one to lay arrays out, so
