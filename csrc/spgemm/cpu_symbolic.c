@@ -1,8 +1,8 @@
 /* The symbolic phase: where C has entries, and which rows are a chunk.
  *
- *     look      products of each row of A, runs of each row of B            one pass over A and B
+ *     look      products of each row of A, whether columns of B rise        one pass over A and B
  *     chunks    rows of about equal products                                a sum over the rows
- *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
+ *     pack      columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
  *
