@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from benchmarks.reading import Document, grid, machine, setting, size_text, time_text
+from benchmarks.reading import Document, card, grid, machine, setting, size_text, time_text
 from benchmarks.store import named
 
 SIDES = {"auto": "fusedmm", "PyG compiled": "PyG, compiled", "PyG": "PyG, eager"}
@@ -52,47 +52,47 @@ def gat(results: Path) -> str:
 
 
 def large(results: Path) -> str:
-    """Time and memory at the sizes of reddit and ogbn-products, beside the best peer."""
+    """Time and memory at the sizes of reddit and ogbn-products, beside the best peer; newer runs of the same card."""
     rows = []
     for stem, newest in LARGE.items():
-        later = {(c["graph"], setting(c)): c["contenders"]["auto"] for c in named(results, newest)["cases"]}
-        for c in named(results, stem)["cases"]:
+        document, newer = named(results, stem), named(results, newest)
+        same = document["cases"] and newer["cases"] and card(document) == card(newer)
+        later = {(c["graph"], setting(c)): c["contenders"]["auto"] for c in newer["cases"] if same}
+        for c in document["cases"]:
             name, own = c["best_peer"], later.get((c["graph"], setting(c)))
             label = setting(c).removesuffix(" forward + backward")
             ours = [_both(c["contenders"]["auto"]), _both(own) if own else ""]
-            rows.append([c["graph"], label, *ours, _both(c["contenders"][name]), name, f"{c['speedup']:.1f}"])
-    head = ["graph", "case", "fusedmm", "fusedmm, newest run", "best peer", "which", "times faster"]
+            about = [card(document), c["graph"], label]
+            rows.append([*about, *ours, _both(c["contenders"][name]), name, f"{c['speedup']:.1f}"])
+    head = ["on", "graph", "case", "fusedmm", "fusedmm, newest run", "best peer", "which", "times faster"]
     return grid(head, rows) if rows else ""
 
 
 def halves(results: Path) -> str:
-    """Times of ours at 128 columns in 32 and 16 bits."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    """Times of ours at 128 columns in 32 and 16 bits, where all of an operation is of one card."""
+    rows = []
     for op in ("spmm", "sddmm"):
-        times = {
-            dtype: {
-                c["graph"]: c["contenders"]["auto"]["us"]
-                for c in named(results, f"{op}-cuda-twins{stem}")["cases"]
-                if c["feat"] == 128
-            }
-            for dtype, stem in HALVES.items()
-        }
-        for graph in times["float16"]:
-            whole = times["float32"][graph]
-            shares = [f"{time_text(t)} ({t / whole:.2f})" for t in (times[d][graph] for d in list(HALVES)[1:])]
-            rows[op, graph] = [time_text(whole), *shares]
-    return grid(["operation", "graph", *HALVES], [[f"`{op}`", g, *r] for (op, g), r in rows.items()]) if rows else ""
+        documents = [named(results, f"{op}-cuda-twins{stem}") for stem in HALVES.values()]
+        cards = {card(document) for document in documents if document["cases"]}
+        whole, *others = (
+            {c["graph"]: c["contenders"]["auto"]["us"] for c in document["cases"] if c["feat"] == 128}
+            for document in documents
+        )
+        for graph in others[0] if len(cards) == 1 else ():
+            shares = [f"{time_text(of[graph])} ({of[graph] / whole[graph]:.2f})" for of in others]
+            rows.append([*cards, f"`{op}`", graph, time_text(whole[graph]), *shares])
+    return grid(["on", "operation", "graph", *HALVES], rows) if rows else ""
 
 
 def edges(results: Path) -> str:
     """A ``CSR`` out of edges in any order."""
-    rows = []
-    for c in named(results, "construction-cuda")["cases"]:
+    rows, document = [], named(results, "construction-cuda")
+    for c in document["cases"]:
         if setting(c).startswith("edges"):
             ours = c["contenders"]["auto"]
             held = [size_text(ours["result_mib"]), _both(c["contenders"][c["best_peer"]])]
-            rows.append([c["graph"], f"{c['nnz']:,}", setting(c), _both(ours), *held])
-    return grid(["graph", "edges", "what", "fusedmm", "size of the result", "torch.sort"], rows) if rows else ""
+            rows.append([card(document), c["graph"], f"{c['nnz']:,}", setting(c), _both(ours), *held])
+    return grid(["on", "graph", "edges", "what", "fusedmm", "size of the result", "torch.sort"], rows) if rows else ""
 
 
 def training(results: Path) -> str:
@@ -105,8 +105,8 @@ def training(results: Path) -> str:
                 if "epoch_ms" in side:
                     accuracy = f"{100 * statistics.mean(side['accuracy']):.1f} %"
                     memory = size_text(side["memory_bytes"] / 2**20)
-                    rows.append([graph, model, name, accuracy, f"{side['epoch_ms']:.2f} ms", memory])
-    return grid(["graph", "model", "side", "accuracy", "epoch", "memory"], rows) if rows else ""
+                    rows.append([card(found), graph, model, name, accuracy, f"{side['epoch_ms']:.2f} ms", memory])
+    return grid(["on", "graph", "model", "side", "accuracy", "epoch", "memory"], rows) if rows else ""
 
 
 def epochs(results: Path) -> str:

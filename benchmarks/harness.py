@@ -12,7 +12,7 @@ from torch import Tensor
 
 Call = Callable[[], Tensor]
 LEAST, MOST = 5, 1000  # runs of a contender that stays
-BEHIND = 3.0  # times slower than the fastest: one run is enough
+BEHIND = 3.0  # times slower than the fastest: two runs are enough
 LONG, FEW = 0.1, 3  # seconds of a round beyond which that many runs do
 CYCLES = 2e9  # of the device's clock in a second, at most
 
@@ -90,11 +90,15 @@ def _ahead(contenders: list[Contender], runs: list[list[float]]) -> list[int]:
 def measure(contenders: list[Contender], clock: Clock, seconds: float) -> list[list[float]]:
     """Seconds of every run of every contender.
 
-    After one round those far behind drop out, with that one run. The others go on in rounds, each in an order of its
-    own, so that nobody always finds the caches as the same other one left them: a least number of rounds, and more for
-    ``seconds``.
+    Those far behind in two runs drop out, with the quicker of the two: something else may have disturbed the other. The
+    others go on in rounds, each in an order of its own, so that nobody always finds the caches as the same other one
+    left them: a least number of rounds, and more for ``seconds``.
     """
     runs = [[t] for t in clock.run([c.call for c in contenders])]
+    ahead = _ahead(contenders, runs)
+    behind = [k for k in range(len(runs)) if k not in ahead]
+    for k, t in zip(behind, clock.run([contenders[k].call for k in behind]), strict=True):
+        runs[k] = [min(runs[k][0], t)]
     active = _ahead(contenders, runs)
     start = time.perf_counter()
     for k in active:

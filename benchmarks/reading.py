@@ -17,6 +17,12 @@ def machine(document: Document) -> str:
     return f"{conditions.get('gpu', conditions['cpu'])}, torch {conditions['torch']}"
 
 
+def card(document: Document) -> str:
+    """The short name of the GPU that it was measured on, or CPU."""
+    conditions = document["conditions"]
+    return str(conditions.get("gpu") or conditions.get("device", "CPU")).removeprefix("NVIDIA ").split()[0]
+
+
 def best(case: Document, kind: str, key: str = "us") -> float:
     """Least microseconds of a kind, or of those whose family is called so; NaN without any."""
 

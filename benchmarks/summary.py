@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import absolute
-from benchmarks.reading import Document, best, geomean, grid, setting
+from benchmarks.reading import Document, best, card, geomean, grid, setting
 from benchmarks.store import named
 
 PEERS = {  # beginnings of contenders' names, and how they are called here
@@ -169,10 +169,9 @@ def _links(line: Line, results: Path, folder: str) -> str:
 
 
 def _devices(line: Line, results: Path) -> str:
-    """The short names of the GPUs that its results are of, or CPU."""
-    documents = [document for stem in line.stems if (document := named(results, stem))["cases"]]
-    gpus = {document["conditions"].get("gpu", "CPU") for document in documents}
-    return ", ".join(sorted(gpu.removeprefix("NVIDIA ").split()[0] for gpu in gpus))
+    """What its results were measured on."""
+    documents = [named(results, stem) for stem in line.stems]
+    return ", ".join(sorted({card(document) for document in documents if document["cases"]}))
 
 
 def front(results: Path) -> str:

@@ -104,16 +104,19 @@ def test_variables_are_read():
     assert named <= read and {"FUSEDMM_CUDA", "FUSEDMM_ISA"} <= named
 
 
-@pytest.mark.parametrize("page", PAGES[:2])
+@pytest.mark.parametrize("page", answers.PAGES, ids=lambda page: page.stem)
 def test_figures_are_those_of_the_results(page, tmp_path):
-    """Computing the tables anew changes nothing; every table has results."""
-    marks = [match[2] for match in answers.MARKED.finditer(text_of(page))]
-    assert marks and all(mark in summary.TABLES for mark in marks)
-    assert all(answers.made(mark, RESULTS) for mark in marks)
+    """Computing the tables anew changes nothing."""
     copy = tmp_path / "page.md"
-    shutil.copy(ROOT / page, copy)
+    shutil.copy(page, copy)
     answers.fill(copy, RESULTS)
-    assert copy.read_text() == text_of(page), "python -m benchmarks answers"
+    assert copy.read_text() == page.read_text(), "python -m benchmarks answers"
+
+
+@pytest.mark.parametrize("page", PAGES[:2])
+def test_every_table_has_results(page):
+    marks = [match[2] for match in answers.MARKED.finditer(text_of(page))]
+    assert marks and all(mark in summary.TABLES and answers.made(mark, RESULTS) for mark in marks)
 
 
 def test_a_wrong_figure_is_seen(tmp_path):
@@ -142,3 +145,14 @@ def test_the_smaller_figure_counts(tmp_path: Path):
         (tmp_path / f"{stem}.json").write_text(json.dumps(found))
     line = summary.Line("op", "graph", ("a", "b"))
     assert [times for times, _ in summary.cases(line, tmp_path)] == [2.0]
+
+
+def test_links_name_the_card_of_their_results():
+    """A link whose text is a card leads to a file that was measured on it."""
+    named = [
+        (card, (page.parent / name).resolve())
+        for page in tracked("README.md", "docs/*.md")
+        for card, name in re.findall(r"\[(H100|H200)\]\(([^)]+)\)", page.read_text())
+    ]
+    assert named
+    assert [f"{card}: {path.name}" for card, path in named if card not in path.read_text()] == []
