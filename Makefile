@@ -90,6 +90,11 @@ lessons: build/lessons/lessons.so
 build/lessons/lessons.so: $(LESSON_OBJECTS)
 	$(NVCC) -shared -arch=$(CUDA_ARCH) $^ -o $@ -lcudadevrt
 
+# A plug-in of its own, for which no CUDA is needed.
+build/lessons/gather_wall.so: csrc/lessons/cpu_gather_wall.c $(INTERFACE)
+	mkdir -p build/lessons
+	$(CC) $(C_FLAGS) -O3 -march=native -shared $< -o $@
+
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: %.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
