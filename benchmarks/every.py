@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 MODULE = [sys.executable, "-m", "benchmarks"]
-BUILT = Path(__file__).parents[1] / "build" / "lessons"  # by `make lessons`, and by make build/lessons/gather_wall.so
-PLUGINS = {"cpu": BUILT / "gather_wall.so", "cuda": BUILT / "lessons.so"}
+BUILD = Path(__file__).parents[1] / "build"  # what `make lessons` and `make build/benchmarks/gather_wall.so` leave
+PLUGINS = {"cpu": BUILD / "benchmarks" / "gather_wall.so", "cuda": BUILD / "lessons" / "lessons.so"}
 ALL = {
     "cpu": [
         "host",

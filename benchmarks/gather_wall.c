@@ -1,20 +1,19 @@
-/* gather_wall on a CPU: SpMM of ones that does nothing but gather, which is as fast as SpMM can be.
+/* gather_wall on a CPU: SpMM of ones that does nothing but gather, as fast as SpMM can be.
  *
- * Teaches: where the end is, as spmm_gather_wall.cu does on a GPU. The same rows of x are read in
- * the same order as by every SpMM and added up in registers. No values are read, indices are
- * trusted, and there are no partial sums. Both distances of the prefetch are tried:
+ * As csrc/lessons/spmm_gather_wall.cu does on a GPU, it reads the same rows of x as every SpMM, in
+ * the same order, and adds them up in registers. No values are read, indices are trusted, and there
+ * are no partial sums. Two are tried:
  *
  *     gather_wall:0     the loads alone, which overlap as far as the processor looks ahead
  *     gather_wall:12    and each entry fetches the row of the entry 12 further on
  *
- * Expected: nobody is faster. What a kernel takes longer is what it does beside the gather.
+ * What a kernel takes longer than the faster of them is what it does beside the gather.
  *
- *     make build/lessons/gather_wall.so
+ *     make build/benchmarks/gather_wall.so
  *
- * A plug-in of its own, which needs no CUDA, compiled for the processor that it runs on.
- *
- * Source: this project. Guard: f32, no values, one head, rows of 2, 4, 8 or 16 whole lines. */
-#include "../include/fusedmm.h"
+ * A plug-in, compiled for the processor that it runs on. Guard: f32, no values, one head, rows of
+ * 2, 4, 8 or 16 whole lines. */
+#include "fusedmm.h"
 
 enum { LINE = 16 /* numbers */, CHUNK = 256 /* rows that a thread takes at a time */ };
 

@@ -112,10 +112,11 @@ for dtype in (torch.float32, torch.float64):
 
 
 def test_the_wall_of_a_cpu_is_the_plain_sum(tmp_path):
-    """Empty rows, a hub, the last entries, whose fetches go no further, and one thread or two."""
-    source, plugin = ROOT / "csrc" / "lessons" / "cpu_gather_wall.c", tmp_path / "gather_wall.so"
+    """Empty rows, a hub, the last entries, which fetch for none behind them, and one thread or two."""
+    source, plugin = ROOT / "benchmarks" / "gather_wall.c", tmp_path / "gather_wall.so"
     compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
-    subprocess.run([str(compiler), "-std=c11", "-O2", "-fPIC", "-shared", str(source), "-o", str(plugin)], check=True)
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{ROOT / 'csrc' / 'include'}"]
+    subprocess.run([str(compiler), *flags, str(source), "-o", str(plugin)], check=True)
     code = f"""
 import sys, torch, fusedmm
 sys.path.insert(0, "tests")
