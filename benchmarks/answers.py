@@ -120,20 +120,6 @@ def warm(document: Document) -> str:
     return grid([*head, "warm: best peer / auto"], rows) if rows else ""
 
 
-def steps(document: Document) -> str:
-    """A line for each graph and step of an iteration, and the geometric mean of each step."""
-    names, cases = ["auto", "torch, int32", "cupy"], [c for c in document["cases"] if c["case"] != PRODUCT]
-    ahead = "best peer / auto"
-    rows = [
-        [c["graph"], c["case"], *(_cell(value(c, name), name) for name in names), _cell(value(c, ahead), ahead)]
-        for c in cases
-    ]
-    for label in dict.fromkeys(c["case"] for c in cases):
-        mean = geomean([value(c, ahead) for c in cases if c["case"] == label])
-        rows.append(["geometric mean", label, *[""] * len(names), _cell(mean, ahead)])
-    return grid(["matrix", "", *(f"{name}, µs" for name in names), ahead], rows) if rows else ""
-
-
 def by_width(columns: list[str]) -> Callable[[Document], str]:
     """A line a matrix, a column a width, with all that is asked for in one cell."""
 
@@ -166,6 +152,12 @@ def by_case(columns: list[str]) -> Callable[[Document], str]:
         return grid(head, [*rows, ["geometric mean", *means]])
 
     return make
+
+
+def steps(document: Document) -> str:
+    """A line a matrix, a column a step of an iteration."""
+    cases = [{**c, "case": c["case"].removeprefix("a step of ")} for c in document["cases"] if c["case"] != PRODUCT]
+    return by_case(["best peer / auto"])({**document, "cases": cases}) if cases else ""
 
 
 def kept(document: Document) -> str:

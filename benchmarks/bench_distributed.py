@@ -35,7 +35,7 @@ from fusedmm.distributed import DistCSR, overlap
 from fusedmm.distributed.halo import Group, ranks_of
 
 WIDTH, RUNS = 128, 15
-SHARES = {"1": (1,), "1:1": (1, 1), "1:1:2": (1, 1, 2)}  # of the columns that travel in a piece
+SHARES = {"1": (1,), "1:1": (1, 1), "1:1:1:1": (1,) * 4}  # of the columns that travel in a piece
 LAYERS: dict[str, Callable[[], torch.nn.Module]] = {
     "GAT 8x8": lambda: nn.GATConv(WIDTH, 8, heads=8),
     "GCN-128": lambda: nn.GCNConv(WIDTH, WIDTH, cached=True),

@@ -80,11 +80,12 @@ static inline double total(const blocked_sum *s)
 /* ptr, idx and eid are each read once, and what was read is checked and used: another thread may
  * write them meanwhile, so a second read could find another number. */
 
-/* The entries of row i, inside [0, nnz) whatever ptr holds. */
+/* The entries of row i, inside [0, nnz) whatever ptr holds. Here and below a number below 0 is a
+ * large one without a sign, so that one comparison checks both ends. */
 static inline int64_t row_begin(const fmm_csr *a, int64_t i)
 {
     const int64_t p = ((const volatile int64_t *)a->ptr)[i];
-    return p < 0 ? 0 : p > a->nnz ? a->nnz : p;
+    return (uint64_t)p < (uint64_t)a->nnz ? p : a->nnz;
 }
 
 static inline int64_t row_end(const fmm_csr *a, int64_t i) { return row_begin(a, i + 1); }
@@ -93,7 +94,7 @@ static inline int64_t row_end(const fmm_csr *a, int64_t i) { return row_begin(a,
 static inline int64_t column_of(const fmm_csr *a, int64_t p)
 {
     const int64_t j = ((const volatile int32_t *)a->idx)[p];
-    return j < 0 || j >= a->cols ? -1 : j;
+    return (uint64_t)j < (uint64_t)a->cols ? j : -1;
 }
 
 /* Where entry p stands in the edge order, -1 if outside of it. */
@@ -102,5 +103,5 @@ static inline int64_t edge_of(const fmm_csr *a, int64_t p)
     const int64_t edge = !a->eid               ? p
                          : a->nnz <= INT32_MAX ? ((const volatile int32_t *)a->eid)[p]
                                                : ((const volatile int64_t *)a->eid)[p];
-    return edge < 0 || edge >= a->nnz ? -1 : edge;
+    return (uint64_t)edge < (uint64_t)a->nnz ? edge : -1;
 }

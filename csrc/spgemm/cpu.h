@@ -14,28 +14,20 @@
 
 #include <stdatomic.h>
 
-enum { SPGEMM_BLOCK = 16 }; /* of the rows of one colour that a worker takes at a time */
-
-/* Computes item `item` in room `worker`. */
-typedef void spgemm_body(void *ctx, int worker, int64_t item);
+/* Computes rows [first, last) in room `worker`. */
+typedef void spgemm_body(void *ctx, int worker, int64_t first, int64_t last);
 
 /* How many threads should share so many products: those of the caller, one where they are few. */
 int fmm_spgemm_workers(const fmm_exec *exec, int64_t products);
 
-/* Runs body for all items. At most `workers` threads take part, each with a number of its own; a
- * thread beyond those leaves the items to them. */
-void fmm_spgemm_crew(const fmm_exec *exec, int workers, int64_t items, spgemm_body *body,
-                     void *ctx);
+/* Runs body for the chunks of a schedule of `rows` rows; without one, for blocks of a few rows. At
+ * most `workers` threads take part, each with a number of its own; a thread beyond those leaves the
+ * rows to them. */
+void fmm_spgemm_crew(const fmm_exec *exec, int workers, const int64_t *schedule, int64_t rows,
+                     spgemm_body *body, void *ctx);
 
 /* The next `bytes` of a workspace, in whole cache lines. With a NULL base it only counts them. */
 void *fmm_spgemm_take(spgemm_memory *m, int64_t count, size_t bytes);
-
-/* The first row of chunk `chunk` of a schedule, inside [0, rows] whatever stands there. */
-static inline int64_t fmm_spgemm_first(const int64_t *schedule, int64_t rows, int64_t chunk)
-{
-    const int64_t row = ((const volatile int64_t *)schedule)[1 + chunk];
-    return row < 0 ? 0 : row > rows ? rows : row;
-}
 
 /* a's sizes, and whether the device has an algorithm at all. */
 fmm_status fmm_spgemm_device(const fmm_exec *exec, const fmm_csr *a);
@@ -78,8 +70,9 @@ typedef struct spgemm_numeric spgemm_numeric;
 typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
-    const fmm_csr *a, *b;
-    const fmm_spgemm *of;      /* NULL in a whole product */
+    fmm_csr a, b;
+    const fmm_spgemm *of;      /* or, in a whole product, */
+    const symbolic *found;     /* what finds its columns */
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
     spgemm_kind kind;
     spgemm_place *places; /* of the workers */
@@ -95,11 +88,11 @@ struct spgemm_numeric {
 };
 
 /* What is compiled for each dtype: rows [first, last), entries [first, last) of values as numbers
- * of the type of sums, and a chunk of a whole product. */
+ * of the type of sums, and rows of a whole product, whose context is its spgemm_numeric. */
 typedef struct spgemm_loops {
     void (*rows)(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
     void (*lay)(const fmm_csr *a, const fmm_dense *val, int64_t first, int64_t last, void *to);
-    void (*whole)(const symbolic *s, const spgemm_numeric *t, int worker, int64_t chunk);
+    spgemm_body *whole;
 } spgemm_loops;
 extern const spgemm_loops fmm_spgemm_loops[FMM_DTYPES];
 

@@ -100,7 +100,7 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
     t->longest = longest_row(c, SPGEMM_FIRST, &overflowing);
     t->per_block = SPGEMM_TERMS / (repeats < 1 ? 1 : repeats);
     longest_row(a, t->per_block, &many);
-    t->a = a, t->b = b;
+    t->a = *a, t->b = *b;
     t->fetch_end =
         b->nnz * (int64_t)(sizeof *b->idx + t->width) > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     const int64_t largest = a->nnz > b->nnz ? a->nnz : b->nnz;
@@ -137,18 +137,16 @@ static void lay_out(const fmm_exec *exec, spgemm_numeric *t, bool sums, spgemm_m
 
 /* A worker clears its sums when it begins with its first chunk, so that its own core brings their
  * memory, and workers that find no chunk clear nothing. */
-static void run_chunk(void *ctx, int worker, int64_t chunk)
+static void run_chunk(void *ctx, int worker, int64_t first, int64_t last)
 {
     const spgemm_numeric *t = ctx;
-    const int64_t rows = t->call->a->rows, cols = t->of->b->cols;
     spgemm_place *at = &t->places[worker];
     if (!at->ready) {
-        if (at->sums) memset(at->sums, 0, (size_t)cols * t->width);
-        if (at->marks) memset(at->marks, 0, (size_t)cols);
+        if (at->sums) memset(at->sums, 0, (size_t)t->b.cols * t->width);
+        if (at->marks) memset(at->marks, 0, (size_t)t->b.cols);
         at->ready = true;
     }
-    fmm_spgemm_loops[t->call->y->dtype].rows(t, at, fmm_spgemm_first(t->of->schedule, rows, chunk),
-                                             fmm_spgemm_first(t->of->schedule, rows, chunk + 1));
+    fmm_spgemm_loops[t->call->y->dtype].rows(t, at, first, last);
 }
 
 static size_t chunks_workspace(const fmm_call *call, spgemm_kind kind)
@@ -169,7 +167,7 @@ static fmm_status run_chunks(const fmm_exec *exec, const fmm_call *call, spgemm_
     VALID(m.used <= exec->workspace_bytes,
           "spgemm: a matrix changed while its product was computed");
     for (int64_t k = 0; k < t.table_count; k++) atomic_flag_clear(&t.taken[k]);
-    fmm_spgemm_crew(exec, t.of->workers, FMM_SPGEMM_PARTS, run_chunk, &t);
+    fmm_spgemm_crew(exec, t.of->workers, t.of->schedule, t.a.rows, run_chunk, &t);
     return FMM_OK;
 }
 
@@ -191,7 +189,7 @@ typedef struct colouring {
     int32_t *colours, *order, *starts; /* [rows] each, but for starts: of colours or their groups */
     char *sums;
     int64_t count, together; /* colours; those that run at once */
-    int64_t first, last;     /* of the group that runs, in `order` */
+    int64_t first;           /* of the group that runs, in `order` */
     bool by_group;           /* rows of a group lie in their own order */
 } colouring;
 
@@ -235,13 +233,11 @@ static void order_rows(colouring *s)
 /* Rows of one group run at once: a colour has sums of its own there, and rows of one colour have no
  * column in common. So no two threads meet at a sum, and a row leaves its sums zero for the next.
  */
-static void run_colours(void *ctx, int worker, int64_t block)
+static void run_colours(void *ctx, int worker, int64_t first, int64_t last)
 {
     const colouring *s = ctx;
     spgemm_place at = s->t.places[worker];
-    const int64_t first = s->first + block * SPGEMM_BLOCK;
-    const int64_t last = first + SPGEMM_BLOCK < s->last ? first + SPGEMM_BLOCK : s->last;
-    for (int64_t k = first; k < last; k++) {
+    for (int64_t k = s->first + first; k < s->first + last; k++) {
         const int64_t i = s->order[k], own = s->colours[i] % s->together;
         at.sums = s->sums + (size_t)(own * s->t.of->c->cols) * s->t.width;
         fmm_spgemm_loops[s->t.call->y->dtype].rows(&s->t, &at, i, i + 1);
@@ -263,9 +259,8 @@ static fmm_status by_colours(const fmm_exec *exec, const fmm_call *call, bool by
     for (int64_t colour = 0; colour < s.count; colour += s.together) {
         const int64_t after = colour + s.together < s.count ? colour + s.together : s.count;
         s.first = s.starts[by_group ? colour / s.together : colour];
-        s.last = s.starts[by_group ? colour / s.together + 1 : after];
-        fmm_spgemm_crew(exec, s.t.of->workers, (s.last - s.first + SPGEMM_BLOCK - 1) / SPGEMM_BLOCK,
-                        run_colours, &s);
+        const int64_t last = s.starts[by_group ? colour / s.together + 1 : after];
+        fmm_spgemm_crew(exec, s.t.of->workers, NULL, last - s.first, run_colours, &s);
     }
     return FMM_OK;
 }

@@ -5,9 +5,9 @@
  *     out          =  x1 y + x4 y          in the order of y's entries
  *
  * It costs as many products as the product whose gradient it is. A flag says where x has an entry,
- * since 0 times an infinity of y would be no 0. Rows of a are dealt out in parts of about as many
- * rows and entries; a result has one owner, who adds in the order of y's entries, so that its bits
- * are the same for any number of threads. */
+ * since 0 times an infinity of y would be no 0. Workers take a few rows of a at
+ * a time; a result has one owner, who adds in the order of y's entries, so that its bits are the
+ * same for any number of threads. */
 #include "../cpu/reference.h"
 #include "cpu.h"
 
@@ -21,39 +21,12 @@ typedef struct dots {
 #define LOOPS "../spgemm/cpu_dots.inc"
 #include "../cpu/dtypes.inc"
 
-/* The first row from which on `part` of a's rows and entries lie, found by bisection. Where ptr was
- * forged parts may leave out rows or share some, but each stays inside. */
-static int64_t first_row(const fmm_csr *a, int64_t part)
-{
-    const int64_t share = (a->rows + a->nnz) / FMM_SPGEMM_PARTS + 1;
-    int64_t low = 0, high = a->rows;
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (row_begin(a, middle) + middle < share * part)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static void run_part(void *ctx, int worker, int64_t part)
-{
-    static void (*const loops[FMM_DTYPES])(const dots *, char *, int64_t, int64_t) = {
-        spgemm_dots_f32, spgemm_dots_f64, spgemm_dots_f16, spgemm_dots_bf16};
-    const dots *d = ctx;
-    const size_t slot = 2 * fmm_spgemm_width(d->out->dtype);
-    const int64_t last = part + 1 < FMM_SPGEMM_PARTS ? first_row(d->a, part + 1) : d->a->rows;
-    /* Without columns there is no memory. */
-    char *const room = d->rows ? d->rows + (size_t)(worker * d->x->cols) * slot : NULL;
-    loops[d->out->dtype](d, room, first_row(d->a, part), last);
-}
-
 fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call *call)
 {
     const fmm_csr *a = call->a, *x = call->x, *y = call->y;
     const fmm_dense *out = call->out;
     const int workers = fmm_spgemm_workers(exec, a->nnz + y->nnz);
+    static spgemm_body *const loops[FMM_DTYPES] = OF_DTYPES(spgemm_dots);
     const size_t slot = 2 * fmm_spgemm_width(out->dtype);
     dots d = {.a = a, .x = x, .y = y, .out = out};
     spgemm_memory m = {0};
@@ -65,6 +38,6 @@ fmm_status fmm_spgemm_dots_cpu(const fmm_exec *exec, const fmm_spgemm_dots_call 
         d.rows = fmm_spgemm_take(&m, workers * x->cols, slot);
     }
     if (d.rows) memset(d.rows, 0, (size_t)(workers * x->cols) * slot);
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, run_part, &d);
+    fmm_spgemm_crew(exec, workers, NULL, a->rows, loops[out->dtype], &d);
     return FMM_OK;
 }

@@ -1,55 +1,47 @@
 /* The look of the symbolic phase at A and B: what there is to do, and who does it.
  *
- *     B     runs of each row: entries whose columns lie in one word of 64     a pass over B
- *     A     products of each row, and what they would be of B's runs          a pass over A
+ *     B     entries of each row, and whether columns rise in all of them      a pass over B
+ *     A     products of each row                                              a pass over A
  *     rows  |--- 1/512 of the products ---|--- 1/512 ---| ...                 a sum over the rows
  *
  * A chunk ends with the row that fills its share, so that a row is never cut, and a hub has a chunk
  * of its own. Chunks depend on the structures alone, not on how many threads there are. */
 #include "cpu_symbolic.h"
 
-/* Counts runs of rows [first, last) of B, as compress in cpu_symbolic.c makes them, and whether
- * columns rise in all of them; they do not where one is out of range, -1 here. */
+/* Counts entries of rows [first, last) of B, and whether columns rise in all of them; they do not
+ * where one is out of range. Columns that are no larger than the one before are counted across
+ * rows, in vectors, and those that begin a row are taken off. */
 static void look_b(int64_t first, int64_t last, void *ctx)
 {
     symbolic *s = ctx;
-    bool falls = false;
-    int64_t packed = 0;
+    const int32_t *const idx = s->b->idx;
+    const uint32_t cols = (uint32_t)(s->b->cols < INT32_MAX ? s->b->cols : INT32_MAX);
+    const int64_t begin = row_begin(s->b, first), end = row_begin(s->b, last);
+    int64_t falls = 0;
+    uint32_t outside = 0;
+    for (int64_t q = begin + 1; q < end; q++) falls += idx[q] <= idx[q - 1];
+    for (int64_t q = begin; q < end; q++) outside |= (uint32_t)idx[q] >= cols;
     for (int64_t k = first; k < last; k++) {
-        const int64_t begin = row_begin(s->b, k), end = row_end(s->b, k);
-        int64_t runs = 0, before = -1, word = -1;
-        for (int64_t q = begin; q < end; q++) {
-            const int64_t j = column_of(s->b, q);
-            falls |= j <= before;
-            if (j < 0) continue;
-            runs += j / WORD != word;
-            word = j / WORD;
-            before = j;
-        }
-        s->sizes[k] = (spgemm_size){end > begin ? end - begin : 0, runs};
-        packed += runs;
+        const int64_t q = row_begin(s->b, k), entries = row_end(s->b, k) - q;
+        s->sizes[k] = entries > 0 ? entries : 0;
+        if (q > begin && entries > 0) falls -= idx[q] <= idx[q - 1];
     }
-    atomic_fetch_add_explicit(&s->packed, packed, memory_order_relaxed);
-    if (falls) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
+    if (falls || outside) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
-/* Counts products of rows [first, last) of A. Indices that are out of range have none. What is
- * wanted of a row of B lies side by side, since A may want rows in any order. */
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. A may want
+ * rows of B in any order, so their sizes lie by themselves. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
-    symbolic *s = ctx;
-    int64_t run_products = 0;
+    const symbolic *s = ctx;
     for (int64_t i = first; i < last; i++) {
         int64_t products = 0;
         for (int64_t p = row_begin(s->a, i), end = row_end(s->a, i); p < end; p++) {
             const int64_t k = column_of(s->a, p);
-            if (k < 0) continue;
-            products += s->sizes[k].entries;
-            run_products += s->sizes[k].runs;
+            products += k < 0 ? 0 : s->sizes[k];
         }
-        s->products[i] = products;
+        s->before[i + 1] = products;
     }
-    atomic_fetch_add_explicit(&s->run_products, run_products, memory_order_relaxed);
 }
 
 /* How often a column stands in one row of B at most: 1 where columns rise. A sum takes so many
@@ -74,56 +66,46 @@ static int64_t repeats(const fmm_csr *b, int32_t *seen)
 }
 
 /* Each chunk but the last has at least its share of the products and rows. Rows count too, so that
- * many rows without products do not become one chunk. begins[] is how many products come before a
- * chunk: its place in a stage that has a place for each. */
-static void cut(symbolic *s, int64_t *schedule)
+ * many rows without products do not become one chunk. */
+static void cut(const symbolic *s, int64_t *first)
 {
     const int64_t rows = s->a->rows, share = (s->total + rows) / FMM_SPGEMM_PARTS + 1;
-    int64_t chunk = 0, products = 0;
-    int64_t *const first = schedule + 1;
-    first[0] = s->begins[0] = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        products += s->products[i];
-        while (products + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1) {
+    int64_t chunk = 0;
+    first[0] = 0;
+    for (int64_t i = 0; i < rows; i++)
+        while (s->before[i + 1] + i >= share * (chunk + 1) && chunk < FMM_SPGEMM_PARTS - 1)
             first[++chunk] = i + 1;
-            s->begins[chunk] = products;
-        }
-    }
-    while (chunk < FMM_SPGEMM_PARTS) {
-        first[++chunk] = rows;
-        s->begins[chunk] = products;
-    }
+    while (chunk < FMM_SPGEMM_PARTS) first[++chunk] = rows;
 }
 
 /* Products of all rows are added in 64 bits, and refused where these are too few. Rows are even if
  * seven of eight have as many products as the one before. */
 static fmm_status add_products(symbolic *s)
 {
-    int64_t alike = 0;
-    s->total = 0;
+    int64_t alike = 0, last = -1;
+    s->before[0] = s->total = 0;
     for (int64_t i = 0; i < s->a->rows; i++) {
-        VALID(!__builtin_add_overflow(s->total, s->products[i], &s->total) &&
-                  s->total <= INT64_MAX / 2,
+        const int64_t products = s->before[i + 1];
+        VALID(!__builtin_add_overflow(s->total, products, &s->total) && s->total <= INT64_MAX / 2,
               "spgemm: more products than int64 counts");
-        alike += i > 0 && s->products[i] == s->products[i - 1];
+        s->before[i + 1] = s->total;
+        alike += products == last;
+        last = products;
     }
     s->even = alike > s->a->rows - s->a->rows / 8;
     return FMM_OK;
 }
 
-/* Counts, adds up and cuts, in memory that the caller lends. B is read before A, whose products are
- * those of B's rows. How often a column repeats is looked at where some do not rise, since those
- * that rise differ from each other. */
+/* Counts, adds up and cuts, in memory that the caller lends. How often a column repeats is looked
+ * at where some do not rise, since those that rise differ from each other. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
 {
     const fmm_csr *a = s->a, *b = s->b;
     int64_t *const most = s->out->schedule;
-    spgemm_memory m = {0}, seen;
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
-        s->products = fmm_spgemm_take(&m, a->rows, sizeof *s->products);
-        s->sizes = fmm_spgemm_take(&m, b->rows, sizeof *s->sizes);
-    }
+    spgemm_memory m, seen;
+    TRY(fmm_spgemm_ask(exec, (size_t)(a->rows + 1 + b->rows) * sizeof *s->before, &m));
+    s->before = (int64_t *)(void *)m.base;
+    s->sizes = s->before + a->rows + 1;
     fmm_parallel(exec, b->rows, look_b, s);
     fmm_parallel(exec, a->rows, look_a, s);
     TRY(add_products(s));
@@ -132,6 +114,6 @@ fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s)
         TRY(fmm_spgemm_ask(exec, (size_t)b->cols * sizeof(int32_t), &seen));
         *most = repeats(b, (int32_t *)(void *)seen.base);
     }
-    cut(s, s->out->schedule);
+    cut(s, s->out->schedule + 1);
     return FMM_OK;
 }

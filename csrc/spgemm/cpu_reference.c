@@ -47,14 +47,10 @@ static void reference_row(const reference *t, blocked_sum *sums, int64_t i)
 }
 
 /* Chunks are those of the schedule, and taken as elsewhere: the formula alone is what differs. */
-static void reference_chunk(void *ctx, int worker, int64_t chunk)
+static void reference_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const reference *t = ctx;
-    const int64_t rows = t->call->a->rows;
-    const int64_t last = fmm_spgemm_first(t->of->schedule, rows, chunk + 1);
-    blocked_sum *sums = t->sums + worker * t->of->b->cols;
-    for (int64_t i = fmm_spgemm_first(t->of->schedule, rows, chunk); i < last; i++)
-        reference_row(t, sums, i);
+    for (int64_t i = first; i < last; i++) reference_row(t, t->sums + worker * t->of->b->cols, i);
 }
 
 size_t fmm_spgemm_reference_workspace(const fmm_call *call)
@@ -68,6 +64,6 @@ fmm_status fmm_spgemm_reference(const fmm_exec *exec, const fmm_call *call)
     const fmm_spgemm *of = fmm_spgemm_of(call);
     reference t = {.call = call, .of = of, .sums = exec->workspace};
     for (int64_t j = 0; j < of->workers * of->b->cols; j++) t.sums[j].terms = -1;
-    fmm_spgemm_crew(exec, of->workers, FMM_SPGEMM_PARTS, reference_chunk, &t);
+    fmm_spgemm_crew(exec, of->workers, of->schedule, call->a->rows, reference_rows, &t);
     return FMM_OK;
 }

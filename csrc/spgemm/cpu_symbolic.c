@@ -1,8 +1,8 @@
 /* The symbolic phase: where C has entries, and which rows are a chunk.
  *
- *     look      products of each row of A, runs of each row of B            one pass over A and B
+ *     look      products of each row of A, whether columns of B rise        one pass over A and B
  *     chunks    rows of about equal products                                a sum over the rows
- *     compress  columns of B in one word become (word, bits)       if all in all it saves 15 %
+ *     pack      columns of B in one word become (word, bits)       if all in all it saves 15 %
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
  *
@@ -26,8 +26,38 @@ enum {
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
 };
 
+/* ---- B's columns, packed ---- */
+
+/* Counts runs of rows [first, last) of B: entries one after another whose columns lie in one word.
+ */
+static void count_runs(int64_t first, int64_t last, void *ctx)
+{
+    const symbolic *s = ctx;
+    for (int64_t k = first; k < last; k++) {
+        int64_t runs = 0, word = -1;
+        for (int64_t q = row_begin(s->b, k), end = row_end(s->b, k); q < end; q++) {
+            const int64_t j = column_of(s->b, q);
+            runs += j >= 0 && j / WORD != word;
+            word = j < 0 ? word : j / WORD;
+        }
+        s->runs[k + 1] = runs;
+    }
+}
+
+/* Adds up what is multiplied for entries [first, last) of A where B is packed. */
+static void add_runs(int64_t first, int64_t last, void *ctx)
+{
+    symbolic *s = ctx;
+    int64_t products = 0;
+    for (int64_t p = first; p < last; p++) {
+        const int64_t k = column_of(s->a, p);
+        if (k >= 0) products += s->runs[k + 1] - s->runs[k];
+    }
+    atomic_fetch_add_explicit(&s->run_products, products, memory_order_relaxed);
+}
+
 /* Compresses rows [first, last) of B: neighbours in one word become one pair of word and bits. A
- * row has the places that look counted for it, and fills them: where B was written to since, pairs
+ * row has the places that were counted for it, and fills them: where B was written to since, pairs
  * are left out, or the first column stands for those that are missing. */
 static void compress(int64_t first, int64_t last, void *ctx)
 {
@@ -48,6 +78,26 @@ static void compress(int64_t first, int64_t last, void *ctx)
         }
         for (; at < stop; at++) s->run_words[at] = 0, s->run_bits[at] = 1; /* B has changed */
     }
+}
+
+/* Packs B where that pays. */
+static fmm_status pack(const fmm_exec *exec, symbolic *s)
+{
+    const int64_t rows = s->b->rows;
+    spgemm_memory m;
+    TRY(fmm_spgemm_ask(exec, (size_t)(rows + 1) * sizeof *s->runs, &m));
+    s->runs = (int64_t *)(void *)m.base;
+    fmm_parallel(exec, rows, count_runs, s);
+    s->runs[0] = 0;
+    for (int64_t k = 0; k < rows; k++) s->runs[k + 1] += s->runs[k];
+    fmm_parallel(exec, s->a->nnz, add_runs, s);
+    if (s->run_products + s->b->nnz > s->total / 100 * SAVES) return FMM_OK;
+    const size_t pair = sizeof *s->run_bits + sizeof *s->run_words;
+    TRY(fmm_spgemm_ask(exec, (size_t)s->runs[rows] * pair, &m));
+    s->run_bits = (uint64_t *)(void *)m.base;
+    s->run_words = (int32_t *)(void *)(s->run_bits + s->runs[rows]);
+    fmm_parallel(exec, rows, compress, s);
+    return FMM_OK;
 }
 
 /* ---- one row ---- */
@@ -149,36 +199,35 @@ static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, 
 
 /* The columns of each row: in C, whose rows were counted, or in the stage, where a row has as many
  * places as products and the next begins where it ends. Without either rows are counted. */
-static void rows_chunk(void *ctx, int worker, int64_t chunk)
+static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
     const spgemm_bits *room = &s->rooms[worker];
-    int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
-    int32_t *next = s->stage ? s->stage + s->begins[chunk] : NULL;
-    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+    int64_t *ptr = s->out->ptr;
+    int32_t *next = s->stage ? s->stage + s->before[first] : NULL;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t products = s->before[i + 1] - s->before[i];
         if (s->stage) {
             int32_t *const begin = next;
-            next = read_row(room, mark(s, room, i), begin, begin + s->products[i]);
+            next = read_row(room, mark(s, room, i), begin, begin + products);
             ptr[i + 1] = next - begin;
         } else if (s->idx) {
             int32_t *const end = s->idx + ptr[i + 1];
             next = read_row(room, mark(s, room, i), s->idx + ptr[i], end);
             while (next < end) *next++ = 0; /* where B changed since the count */
         } else {
-            ptr[i + 1] = lone(s, i) ? s->products[i] : count_row(room, mark(s, room, i));
+            ptr[i + 1] = lone(s, i) ? products : count_row(room, mark(s, room, i));
         }
     }
 }
 
 /* Rows of a whole product, from the stage to their places in C. */
-static void sort_chunk(void *ctx, int worker, int64_t chunk)
+static void sort_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
-    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t last = fmm_spgemm_first(schedule, s->a->rows, chunk + 1);
-    int64_t from = s->begins[chunk];
-    for (int64_t i = fmm_spgemm_first(schedule, s->a->rows, chunk); i < last; i++) {
+    const int64_t *ptr = s->out->ptr;
+    int64_t from = s->before[first];
+    for (int64_t i = first; i < last; i++) {
         const int64_t n = ptr[i + 1] - ptr[i];
         s->sort(&s->rooms[worker], n, s->stage + from, s->val_stage + (size_t)from * s->val_width,
                 s->val_width, s->idx + ptr[i], s->val + (size_t)ptr[i] * s->val_width);
@@ -187,28 +236,22 @@ static void sort_chunk(void *ctx, int worker, int64_t chunk)
 }
 
 /* A chunk's rows lie together in the stage, as in C: one copy takes them all. */
-static void copy_chunk(void *ctx, int worker, int64_t chunk)
+static void copy_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
-    const int64_t *ptr = s->out->ptr, *schedule = s->out->schedule;
-    const int64_t first = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk)];
-    const int64_t last = ptr[fmm_spgemm_first(schedule, s->a->rows, chunk + 1)];
+    const size_t to = (size_t)s->out->ptr[first], from = (size_t)s->before[first];
+    const size_t entries = (size_t)s->out->ptr[last] - to, width = s->val_width;
     (void)worker;
-    if (last <= first) return;
-    memcpy(s->idx + first, s->stage + s->begins[chunk], (size_t)(last - first) * sizeof *s->idx);
-    if (s->val)
-        memcpy(s->val + (size_t)first * s->val_width,
-               s->val_stage + (size_t)s->begins[chunk] * s->val_width,
-               (size_t)(last - first) * s->val_width);
+    if (last <= first || !entries) return;
+    memcpy(s->idx + to, s->stage + from, entries * sizeof *s->idx);
+    if (s->val) memcpy(s->val + to * width, s->val_stage + from * width, entries * width);
 }
 
 /* ---- the phases ---- */
 
-/* Words for each worker, in a whole product places of a row's columns and, where it pays, the
- * compressed B: a whole product multiplies entries of B. */
-static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool whole)
+/* Words for each worker, in a whole product places of a row's columns. */
+static fmm_status lay_out_rooms(const fmm_exec *exec, symbolic *s, int workers, bool whole)
 {
-    const bool pays = !whole && s->run_products + s->b->nnz <= s->total / 100 * SAVES;
     const int64_t words = s->b->cols / WORD + 1; /* a last one may be empty: there is always one */
     spgemm_memory m = {0};
     for (int pass = 0; pass < 2; pass++) {
@@ -225,16 +268,7 @@ static fmm_status prepare(const fmm_exec *exec, symbolic *s, int workers, bool w
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)((char *)room.touched - (char *)room.words));
         }
-        if (pays) {
-            s->runs = fmm_spgemm_take(&m, s->b->rows + 1, sizeof *s->runs);
-            s->run_words = fmm_spgemm_take(&m, s->packed, sizeof *s->run_words);
-            s->run_bits = fmm_spgemm_take(&m, s->packed, sizeof *s->run_bits);
-        }
     }
-    if (!pays) return FMM_OK;
-    s->runs[0] = 0;
-    for (int64_t k = 0; k < s->b->rows; k++) s->runs[k + 1] = s->runs[k] + s->sizes[k].runs;
-    fmm_parallel(exec, s->b->rows, compress, s);
     return FMM_OK;
 }
 
@@ -252,7 +286,8 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
     const bool whole = out->with && fmm_spgemm_whole_pays(&s);
     if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
-    TRY(prepare(exec, &s, workers, whole));
+    TRY(lay_out_rooms(exec, &s, workers, whole));
+    if (!whole) TRY(pack(exec, &s)); /* a whole product multiplies entries of B */
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     out->ptr[0] = 0;
     if (staged) {
@@ -263,7 +298,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole)
         TRY(fmm_spgemm_whole(exec, &s, workers));
     else
-        fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, rows_chunk, &s);
+        fmm_spgemm_crew(exec, workers, out->schedule, a->rows, find_rows, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
     if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = out->ptr[a->rows];
@@ -271,7 +306,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole && s.idx) s.val = out->with->values(out->owner, nnz);
     REQUIRE((s.idx && (s.val || !whole)) || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    spgemm_body *const body = s.sort ? sort_chunk : staged ? copy_chunk : rows_chunk;
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, body, &s);
+    spgemm_body *const body = s.sort ? sort_rows : staged ? copy_rows : find_rows;
+    fmm_spgemm_crew(exec, workers, out->schedule, a->rows, body, &s);
     return FMM_OK;
 }

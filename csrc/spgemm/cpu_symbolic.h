@@ -45,22 +45,17 @@ static inline int64_t fmm_spgemm_bits_of(uint64_t word)
 typedef void spgemm_sort(const spgemm_bits *room, int64_t n, const int32_t *columns,
                          const char *values, size_t width, int32_t *to, char *to_values);
 
-typedef struct spgemm_size {
-    int64_t entries, runs; /* runs: of entries whose columns lie in one word */
-} spgemm_size;
-
 enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB of columns */ };
 
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
-    int64_t *products;  /* [rows of A] */
-    spgemm_size *sizes; /* [rows of B] */
-    int64_t *runs;      /* [rows of B + 1]: where they start; NULL where B is not compressed */
+    int64_t *before; /* [rows of A + 1]: products before each row, as places of a stage */
+    int64_t *sizes;  /* [rows of B]: entries */
+    int64_t *runs;   /* [rows of B + 1]: where they start */
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
-    atomic_llong packed;       /* runs of all rows of B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
     bool even;                 /* rows of A have as many products as the row before, mostly */
     int64_t total;             /* products of all rows */
@@ -68,7 +63,6 @@ struct symbolic {
     int64_t fetch_end;         /* from this entry of A on nothing is fetched ahead */
     int32_t *idx;              /* C's columns */
     int32_t *stage; /* room for a column of each product, where that is little; or NULL */
-    int64_t begins[FMM_SPGEMM_PARTS + 1]; /* of the chunks, in the stage */
     /* Where values are computed in the same pass: those beside the stage, and C's. */
     char *val_stage, *val;
     size_t val_width;
@@ -81,5 +75,5 @@ bool fmm_spgemm_whole_pays(const symbolic *s);
 int fmm_spgemm_whole_workers(const symbolic *s, int workers);
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
 
-/* Counts products and runs, and makes the schedule. */
+/* Counts products, and makes the schedule. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s);

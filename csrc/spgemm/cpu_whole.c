@@ -54,17 +54,6 @@ static spgemm_sort *sort_of(fmm_isa level)
 }
 
 /* A whole product runs on the numeric phase's places and loops; what it does not set stays 0. */
-typedef struct whole {
-    const symbolic *s;
-    spgemm_numeric t;
-} whole;
-
-static void run_chunk(void *ctx, int worker, int64_t chunk)
-{
-    const whole *w = ctx;
-    fmm_spgemm_loops[w->s->out->with->dtype].whole(w->s, &w->t, worker, chunk);
-}
-
 fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
 {
     const fmm_spgemm_values *with = s->out->with;
@@ -74,21 +63,22 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
     s->val_width = fmm_dtype_bytes(with->dtype);
     fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
     const fmm_call call = {.a = s->a, .y = &y};
-    whole w = {s, {.call = &call, .a = s->a, .b = s->b, .per_block = SPGEMM_TERMS / repeats}};
+    spgemm_numeric t = {
+        .call = &call, .a = *s->a, .b = *s->b, .found = s, .per_block = SPGEMM_TERMS / repeats};
     fmm_isa level;
     TRY(fmm_isa_level(&level));
     if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
     bool cuts = false;
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
-        cuts = row_end(s->a, i) - row_begin(s->a, i) > w.t.per_block;
+        cuts = row_end(s->a, i) - row_begin(s->a, i) > t.per_block;
     const bool even = s->even && !cuts && s->val_width == width;
-    w.t.fetch_end = even ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
+    t.fetch_end = even ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
-        w.t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
-        w.t.b_val = fmm_spgemm_lay(exec, s->b, &with->b_val, with->dtype, &m);
+        t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
+        t.b_val = fmm_spgemm_lay(exec, s->b, &with->b_val, with->dtype, &m);
         s->val_stage = fmm_spgemm_take(&m, s->total, s->val_width);
-        w.t.places = fmm_spgemm_take(&m, workers, sizeof *w.t.places);
+        t.places = fmm_spgemm_take(&m, workers, sizeof *t.places);
         for (int k = 0; k < workers; k++) {
             int32_t *const list = fmm_spgemm_take(&m, cols + 1, sizeof *list);
             spgemm_place at = {.stands = list, .columns = s->stage, .sums = s->val_stage};
@@ -98,11 +88,12 @@ fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
                                     .sums = fmm_spgemm_take(&m, cols, width),
                                     .aside = cuts ? fmm_spgemm_take(&m, cols, width) : NULL};
             if (!pass) continue;
-            w.t.places[k] = at;
+            t.places[k] = at;
             memset(list, even ? 0xff : 0, (size_t)(m.base + m.used - (char *)list));
         }
     }
     y.data = s->val_stage;
-    fmm_spgemm_crew(exec, workers, FMM_SPGEMM_PARTS, run_chunk, &w);
+    fmm_spgemm_crew(exec, workers, s->out->schedule, s->a->rows,
+                    fmm_spgemm_loops[with->dtype].whole, &t);
     return FMM_OK;
 }

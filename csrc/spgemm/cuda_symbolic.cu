@@ -51,12 +51,13 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
     if (!to && !s.bits.words && s.is_lone(i)) return;
     int64_t found;
     column_range range = {0, s.b.cols};
-    const bool hashed =
-        size.hashed && !s.bits.words && size.hash <= WARPS * ROOM; /* else few bits, or B changed */
-    if (hashed && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
+    /* A row for which hashing is less work than bits of all columns. The group may have no memory
+     * to hash it: then its columns lie so close together that bits of these fit, or B changed. */
+    const bool hashes = size.hashed && !s.bits.words, fits = size.hash <= WARPS * ROOM;
+    if (hashes && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
     if (to && s.bits.words)
         found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);
-    else if (hashed && (range.high - range.low) / 8 > size.hash)
+    else if (hashes && fits && (range.high - range.low) / 8 > size.hash)
         found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
                                 most);
     else

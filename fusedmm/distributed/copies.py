@@ -6,13 +6,13 @@ A copy engine does neither, so that a piece that travels under a kernel takes as
     this stream      | pick into a slot |                       ...  | waits | kernel that reads the rows
     another one                         | barrier | copies from each rank's slot |
 
-The slots are memory that all ranks of a group reach. A rank that writes into one has passed the barrier of the
-message after the one that lay there, at which a rank arrives once its copies of that one have ended.
+The slots are memory that all ranks of a group reach, and messages lie in two of them in turn. A rank that writes into
+one has passed the barrier of the message after the one that lay there, at which a rank arrives once its copies of that
+one have ended.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fusedmm._torch_compat import shared_memory
 
-SLOTS = 3
+SLOTS = 2
 ALIGNED = 256  # bytes at a multiple of which slots begin
 LEAST, MOST = 2**20, 2**29  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
 
@@ -43,12 +43,12 @@ class Copies:
         self.size, self.count = -(-size // ALIGNED) * ALIGNED, 0
         self.room, self.handle = shared_memory(SLOTS * self.size, device, group)
         self.stream = torch.cuda.Stream(device, priority=-1)
-        self.ends: deque[Any] = deque(maxlen=SLOTS - 1)
+        self.passed: Any = None  # the barrier of the message before the next one
 
     def slot(self, rows: int, width: int) -> Tensor:
         """The next message's slot for so many rows of bytes, once nobody copies from it any more."""
-        if len(self.ends) == self.ends.maxlen:
-            torch.cuda.current_stream().wait_event(self.ends[0])
+        if self.passed is not None:
+            torch.cuda.current_stream().wait_event(self.passed)
         return self.room[self.count % SLOTS * self.size :][: rows * width].view(rows, width)
 
     def start(self, rows: Tensor, into: list[int], found: Tensor, theirs: Sequence[int]) -> Callable[[], None]:
@@ -66,13 +66,14 @@ class Copies:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.handle.barrier(slot)
+            self.passed = torch.cuda.Event()
+            self.passed.record()
             for rank, (part, first) in enumerate(zip(found.split(into), theirs, strict=True)):
                 if part.numel():
                     at = slot * self.size + first * width
                     part.copy_(self.handle.get_buffer(rank, part.shape, torch.uint8, at))
             end = torch.cuda.Event()
             end.record()
-        self.ends.append(end)
         return Arrival(end)
 
 

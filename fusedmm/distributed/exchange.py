@@ -202,7 +202,7 @@ def numbered(ranks: Ranks, col: Tensor, offsets: Tensor) -> tuple[Tensor, Exchan
     """Global columns in this rank's numbers, own ones first; how remote rows come; and which they are, rising."""
     first, last = int(offsets[ranks.rank]), int(offsets[ranks.rank + 1])
     own = (col >= first) & (col < last)
-    remote = torch.unique(col[~own])
+    remote = torch.unique(col[~own]).clone()  # a GPU leaves them in memory for all columns that it was given
     if last - first + remote.numel() >= 2**31:
         raise ValueError(f"a rank sees {last - first + remote.numel()} columns; there may be 2^31 - 1: take more ranks")
     place = torch.searchsorted(remote, col) + (last - first)

@@ -64,7 +64,8 @@ def _cut(ptr: Tensor, idx: Tensor, own: int, plan: Any) -> Outer | None:
     far, most = idx >= own, idx.numel() // FEW
     if int(far.sum()) > most:
         return None
-    rows = torch.unique_consecutive(torch.searchsorted(ptr, far.nonzero()[:, 0], right=True) - 1)
+    # Clones, since a GPU leaves unique numbers in memory for all that it was given.
+    rows = torch.unique_consecutive(torch.searchsorted(ptr, far.nonzero()[:, 0], right=True) - 1).clone()
     lengths = (ptr[1:] - ptr[:-1]).index_select(0, rows)
     begin = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     count = int(begin[-1])
@@ -73,7 +74,7 @@ def _cut(ptr: Tensor, idx: Tensor, own: int, plan: Any) -> Outer | None:
     first = ptr.index_select(0, rows) - begin[:-1]
     place = torch.arange(count, device=ptr.device) + first.repeat_interleave(lengths, output_size=count)
     col = idx.index_select(0, place)
-    need = torch.unique(col[col < own])
+    need = torch.unique(col[col < own]).clone()
     there = torch.searchsorted(need, col)
     col = torch.where(col < own, there, col - own + need.numel()).int()
     made = ops._plan(begin, col, plan.whole["whole_nnz"]).as_subclass(type(plan))

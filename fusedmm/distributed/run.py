@@ -20,15 +20,16 @@ from fusedmm.distributed.exchange import Exchange
 from fusedmm.distributed.part import Part
 from fusedmm.distributed.slices import CHANNELS, LOAD
 
-# Bytes that a rank sends or receives from which the rows of a product come in pieces, and how its columns are shared
-# among them. On two and four H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; four
-# pieces and heads of an attention were slower, since each piece walks over all entries anew. Two quarters and a half
-# let the first kernel begin earlier, but the half has to travel under kernels of quarters. So they won on two GPUs with
-# 346 MiB and 83 entries of a rank for each row that travels, lost on four with 435 MiB and 33 entries, and lost with 72
-# MiB and less, whose first way is short (docs/distributed.md).
+# Bytes that a rank sends or receives from which the rows of a product come in pieces of their columns. On two and four
+# H200 two pieces won or cost nothing with 51 MiB and more, and lost with 5 and 16; heads of an attention were slower in
+# pieces, since each piece walks over all entries anew.
+# From LARGE on a GPU takes more pieces: as wide as what its product reads at once of a row that lies beyond its second
+# cache, so that kernels lose nothing, the first one begins early, and two pieces take little memory. They are wider, by
+# a power of two, where less than OVERLAPS would travel of each. That needs enough entries for each row that travels:
+# else kernels do not hide what travels under them (docs/distributed.md).
 OVERLAPS, LARGE, ENTRIES = 2**25, 2**27, 50
-SHARES, SHARES_OF_LARGE = (1, 1), (1, 1, 2)
-PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; where that is less than half, there are more pieces
+LINE = 128  # bytes
+PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; two are in memory at a time
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
@@ -65,9 +66,9 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     size, shares = rows * x.shape[1] * x.element_size(), ranks.pieces
     if not shares:
         hidden = part.home.total >= ENTRIES * rows * ranks.count
-        some = SHARES_OF_LARGE if x.is_cuda and size >= LARGE and hidden else SHARES
-        many = -(-size // PIECE)  # of which two are in memory at a time
-        shares = (1,) if size < OVERLAPS else some if many <= 2 else (1,) * many
+        line = max(LINE, 1 << (OVERLAPS // rows).bit_length())
+        lines = size // (rows * line) if x.is_cuda and size >= LARGE and hidden else 2
+        shares = (1,) * (1 if size < OVERLAPS else max(2, lines, -(-size // PIECE)))
     least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
     ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]
     pieces = [(a, b - a) for a, b in pairwise([*ends, width])]

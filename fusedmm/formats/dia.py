@@ -67,7 +67,7 @@ def to_dia(a: Any, *, growth: float = GROWTH) -> DIA:
     csr, row, col, val = entries("to_dia", a)
     rows = csr.shape[0]
     offset, there = col - row, val != 0
-    offsets = torch.unique(offset[there])
+    offsets = torch.unique(offset[there]).clone()  # a GPU leaves them in memory for all that it was given
     require_bytes("to_dia", csr, val, dia_bytes(csr, offsets.numel(), val), growth)
     # Repeated entries are added up in float64: several threads of a CPU add float32 numbers in any order.
     wide = torch.zeros(offsets.numel(), rows, dtype=torch.float64, device=csr.device)

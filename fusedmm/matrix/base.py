@@ -231,7 +231,7 @@ class Matrix:
             return None
         if torch.compiler.is_compiling():  # an exported program is given values that may be no constants
             return here if self._fixed and not is_exporting() else None
-        if written(self.val) != self._written:
+        if not self._fixed and written(self.val) != self._written:
             self._permute_values()
             return self.val_there if transposed else self.val_here
         return here

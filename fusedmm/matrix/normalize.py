@@ -137,12 +137,10 @@ def normalized(adj: M, val: Tensor | None, fill: float | None, dtype: torch.dtyp
 
     The result for a pattern is cached and shared: nobody may write to its values.
     """
-    require_square(adj)
     if val is not None:
+        require_square(adj)
         require_values(val, adj.nnz, adj.device)
         return _normalized(adj, val, fill, None)
-    if fill == 1:
-        adj, fill = with_loops(adj, NO_NORM).pattern, None
     dtype = dtype or torch.float32
     return _turned(adj, derived(adj, ("norm", fill, dtype), NO_NORM, _frozen, dtype, fill))
 
@@ -259,6 +257,9 @@ def _normalized(adj: M, given: Tensor | None, fill: float | None, dtype: torch.d
 @torch.no_grad()
 def _frozen(adj: M, dtype: torch.dtype, fill: float | None) -> M:
     """Returns the normalised pattern, whose values belong to it alone and are put in the order of its rows at once."""
+    require_square(adj)
+    if fill == 1:
+        return normalized(with_loops(adj, NO_NORM).pattern, None, None, dtype)
     here = None
     if fill is None and dtype == torch.float32 and is_few(adj.nnz, *adj.shape):
         val, here = run(_normalize, adj.ptr, adj.ptr, adj.idx, adj.eid, adj.plan)
@@ -293,5 +294,6 @@ def _ones(adj: Matrix, dtype: torch.dtype | None) -> Tensor:
 def require_square(adj: Matrix) -> None:
     if not isinstance(adj, Matrix):
         raise TypeError(f"self loops and normalisation need a CSR, not {type(adj).__name__}; as_csr makes one")
-    if adj.shape[0] != adj.shape[1]:
+    rows, cols = adj.shape
+    if rows != cols:
         raise ValueError(f"self loops and normalisation need a square matrix, not one of shape {adj.shape}")

@@ -43,7 +43,8 @@ def bipartite(graph: Any, x: Tensor | OptPair | CSR, size: Size, check: int = Tr
     check: DEFERRED is for callers who ``settle`` it before they return.
     """
     adj, pair = with_edge_values(graph, x, size, check)
-    return (adj if isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes") else adj.pattern()), pair
+    keeps = adj is graph or isinstance(graph, Tensor) or not hasattr(graph, "sparse_sizes")
+    return adj if keeps else adj.pattern(), pair
 
 
 def with_edge_values(graph: Any, x: Tensor | OptPair | CSR, size: Size, check: int = True) -> tuple[CSR, OptPair]:

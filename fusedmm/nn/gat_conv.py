@@ -26,7 +26,7 @@ from fusedmm.nn.heads import (
     writable,
 )
 from fusedmm.nn.layer import Layer
-from fusedmm.nn.linear import Linear, goes_unseen, is_plain
+from fusedmm.nn.linear import Linear, goes_unseen, is_plain, parameter_of
 from fusedmm.ops.attention import attention
 from fusedmm.ops.node_sums import attend_self, self_scores
 
@@ -160,7 +160,8 @@ class GATConv(Layer):
 
         Gradient: reaches x, edge_attr (or a matrix's values) and the parameters, of any order.
         """
-        lin, bias = self.lin, self.bias  # a module searches for a part whenever it is named
+        lin: Any = self._modules.get("lin")  # self.lin would be searched for
+        bias = parameter_of(self, "bias")
         require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst, sparse=lin is not None)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size, return_attention_weights)
@@ -185,7 +186,8 @@ class GATConv(Layer):
         """Attends among nodes that are sources and targets; returns [nodes, H * C], or without concat [nodes, C]."""
         x, weight = (x, lin.weight_for(x)) if goes_unseen(x, lin) else (lin(x), None)
         dropout = self.dropout if self.training else 0.0
-        out = attend_self(adj, x, weight, self.att_src, self.att_dst, bias, self.negative_slope, dropout)
+        k, q = parameter_of(self, "att_src"), parameter_of(self, "att_dst")
+        out = attend_self(adj, x, weight, k, q, bias, self.negative_slope, dropout)
         return out if self.concat else merged(self._by_head(out), False)
 
     def _projected(self, x_src: Any, x_dst: Any) -> tuple[Tensor, Tensor | None]:

@@ -12,7 +12,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import aggregate
 from fusedmm.nn.checks import require_size
-from fusedmm.nn.linear import Linear, goes_unseen
+from fusedmm.nn.linear import Linear, goes_unseen, parameter_of
 from fusedmm.nn.normalized import KeepsMatrix
 from fusedmm.ops.gcn import propagate
 from fusedmm.ops.sage import ONE_STEP
@@ -111,7 +111,8 @@ class GCNConv(KeepsMatrix):
 
         Gradient: reaches x, the parameters, and the edge weights, of any order.
         """
-        lin, bias = self.lin, self.bias  # a module searches for a part whenever it is named
+        lin: Any = self._modules["lin"]  # self.lin would be searched for
+        bias = parameter_of(self, "bias")
         self._require_one(x, lin, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)

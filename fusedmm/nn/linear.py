@@ -15,6 +15,12 @@ from fusedmm.nn import inits
 from fusedmm.ops.spmm import spmm
 
 
+def parameter_of(module: torch.nn.Module, name: str) -> Any:
+    """A module's parameter, or what stands in its place, as after pruning, without the search that its name costs."""
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found
+
+
 class Linear(torch.nn.Module):
     """``x W^T + b``.
 
@@ -70,15 +76,12 @@ class Linear(torch.nn.Module):
             with torch.inference_mode(False), torch.no_grad():  # else it could never be trained
                 self._open(x.size(-1))
                 self.reset_parameters()
-        weight: Tensor = self.weight
+        weight: Tensor = parameter_of(self, "weight")
         return weight
 
     def parts_for(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weight and the bias of a map that ``is_plain``, without a module's search for each of them."""
-        weight = self._parameters.get("weight")
-        if weight is None or self.in_channels <= 0 or "bias" not in self._parameters:
-            return self.weight_for(x), self.bias
-        return weight, self._parameters["bias"]
+        """The weight and the bias of a map that ``is_plain``."""
+        return self.weight_for(x), parameter_of(self, "bias")
 
     def _open(self, in_channels: int) -> None:
         self.in_channels = in_channels

@@ -52,9 +52,10 @@ class Normalized(Layer):
         """The matrix of a call."""
         if torch.compiler.is_dynamo_compiling() and isinstance(edge_index, Tensor):
             return outside(CONVERTED, self._with_transpose, x, edge_index, edge_weight)  # at one place, not at several
+        nodes = x.size(-2)
         if self.normalize and edge_weight is None and self.add_self_loops and is_edge_index(edge_index):
-            return normalized(with_one_loop(edge_index, x.size(-2), x.size(-2)).pattern, None, None, x.dtype)
-        adj = adjacency(edge_index, x.size(-2), x.size(-2))
+            return normalized(with_one_loop(edge_index, nodes, nodes).pattern, None, None, x.dtype)
+        adj = adjacency(edge_index, nodes, nodes)
         if edge_weight is not None:
             edge_weight = require_edge_weight(type(self).__name__, edge_weight, adj)
         if not self.normalize:
@@ -81,13 +82,14 @@ class KeepsMatrix(Normalized):
 
     def _matrix(self, x: Tensor | CSR, edge_index: Any, edge_weight: Tensor | None) -> CSR:
         """The matrix that is kept, or that of this call."""
-        adj = self._kept
-        if adj is None:
-            keep = self.cached and self.normalize
-            make = lasting(self._graph) if keep and torch.is_inference_mode_enabled() else self._graph
-            adj = make(x, edge_index, edge_weight)
-            if keep and not (are_transforms_active() and is_wrapped(adj.val)):
-                self._kept = adj
+        if self._kept is not None:
+            return self._kept
+        if not (self.cached and self.normalize):
+            return self._graph(x, edge_index, edge_weight)
+        make = lasting(self._graph) if torch.is_inference_mode_enabled() else self._graph
+        adj = make(x, edge_index, edge_weight)
+        if not (are_transforms_active() and is_wrapped(adj.val)):
+            self._kept = adj
         return adj
 
     @property

@@ -168,13 +168,13 @@ def in_one_step(
     """``lin_l(A source) + lin_r(target)`` as one step of autograd; None where something has to see the parts."""
     if reduce not in ONE_STEP or adj.val is not None or not goes_unseen(source, lin_l) or source.dim() != 2:
         return None
-    if lin_r is None or target is None:
-        return convolve(adj, reduce, source, None, *lin_l.parts_for(source), None)
-    if target.dim() != 2 or not goes_unseen(target, lin_r):
-        return None
     weight, bias = lin_l.parts_for(source)
-    own, _ = lin_r.parts_for(target)
-    return convolve(adj, reduce, source, None if target is source else target, weight, bias, own)
+    if lin_r is None or target is None:
+        return convolve(adj, reduce, source, None, weight, bias, None)
+    other = None if target is source else target
+    if not is_plain(lin_r) or (other is not None and (other.dim() != 2 or other.layout != torch.strided)):
+        return None
+    return convolve(adj, reduce, source, other, weight, bias, lin_r.weight_for(target))
 
 
 def takes_sparse(layer: str, source: Any, reduce: str | None, lin: Linear) -> bool:

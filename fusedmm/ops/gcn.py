@@ -21,7 +21,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.ops.autograd import Step
 from fusedmm.ops.checks import is_mixed, needs_rules
 from fusedmm.ops.spmm import spmm
-from fusedmm.ops.spmm_sddmm import SpMM, right_side
+from fusedmm.ops.spmm_sddmm import SpMM, right_side, spmm_back
 
 Optional = Tensor | None
 
@@ -49,17 +49,14 @@ def propagate(adj: CSR, reduce: str, x: Tensor, weight: Tensor, bias: Optional) 
         out = spmm(adj, linear(x, weight), reduce=reduce)
         return out if bias is None else out + bias
     right_side(adj, x)  # for what it refuses
-    call = adj, False, REDUCTIONS[reduce], 0
-    if torch.is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        result: Tensor = Propagation.apply(call, *given)
+    if torch.is_grad_enabled():
+        result: Tensor = Propagation.apply(adj, REDUCTIONS[reduce], *given)
         return result
-    return _forward(call, *given)
+    return _forward(adj, REDUCTIONS[reduce], *given)
 
 
-def _forward(call: Any, x: Tensor, weight: Tensor, bias: Optional) -> Tensor:
-    out = SpMM.run(call, call[0].val, linear(x, weight))
+def _forward(adj: CSR, reduce: int, x: Tensor, weight: Tensor, bias: Optional) -> Tensor:
+    out = SpMM.run((adj, False, reduce, 0), adj.val, linear(x, weight))
     return out if bias is None else out.add_(bias)
 
 
@@ -67,19 +64,20 @@ class Propagation(Step):
     """Computes ``propagate`` as a step of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, call: Any, x: Tensor, weight: Tensor, bias: Optional) -> Tensor:
-        _, of_x, of_weight, _ = ctx.needs_input_grad
+    def forward(ctx: Any, adj: CSR, reduce: int, x: Tensor, weight: Tensor, bias: Optional) -> Tensor:
+        *_, of_x, of_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        ctx.call = call
-        return _forward(call, x, weight, bias)
+        ctx.call = adj, reduce
+        return _forward(adj, reduce, x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Optional, ...]:
         x, weight = ctx.saved_tensors
-        _, of_x, of_weight, of_bias = ctx.needs_input_grad
+        *_, of_x, of_weight, of_bias = ctx.needs_input_grad
         gx = gweight = None
         if of_x or of_weight:
-            gh: Any = SpMM.backward(ctx.call, (ctx.call[0].val, None), None, (False, True), g)[1]
+            adj, reduce = ctx.call
+            gh = spmm_back(adj, g, reduce)
             gx = gh.mm(weight) if of_x else None
             gweight = gh.t().mm(x) if of_weight else None
-        return None, gx, gweight, g.sum(0) if of_bias else None
+        return None, None, gx, gweight, g.sum(0) if of_bias else None

@@ -4,7 +4,7 @@ Both are a single step of autograd:
 
     s = A x    out = s W^T + b + t V^T        A without values, or its mean over each row's entries
 
-    gx = A^T (g W)    gt = g V    gW = g^T s    gV = g^T t    gb = sum of g's rows
+    gx = A^T (g W) = (A^T g) W    gt = g V    gW = g^T s    gV = g^T t    gb = sum of g's rows
 
 Written with torch this is three steps of autograd forward and as many backward, whose host time is most of what
 a small graph costs. As one, t V^T is added where the first product stands, and so is gt to gx where t is x.
@@ -56,7 +56,7 @@ def convolve(
         out = linear(spmm(adj, x, reduce=reduce), weight, bias)
         return out if own is None else out + linear(x if target is None else target, own)
     require_dense("spmm", "x", x, adj, adj.n_cols, "columns")
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
+    if torch.is_grad_enabled():
         result: tuple[Tensor, Tensor] = Convolution.apply(adj, reduce, *given)
         return result[0]
     return _forward(adj, reduce, *given)[0]
@@ -98,7 +98,10 @@ class Convolution(Step):
             return None, None, gx, None, None, None, None
         gx = None
         if of_x:
-            gx = spmm_back(adj, g.mm(weight) if gs is None else torch.addmm(gs, g, weight), reduce)
+            if gs is None and weight.shape[0] < weight.shape[1]:
+                gx = spmm_back(adj, g, reduce).mm(weight)  # neighbours are read where they have the fewer numbers
+            else:
+                gx = spmm_back(adj, g.mm(weight) if gs is None else torch.addmm(gs, g, weight), reduce)
             if is_one and own is not None:
                 gx = gx.addmm_(g, own) if gx.dtype == g.dtype else gx + g.mm(own)  # autocast's products are narrow
         across = g.t()

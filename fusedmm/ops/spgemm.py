@@ -140,16 +140,21 @@ def left_has_fewer(r: CSR, a: CSR, p: CSR) -> bool:
         left, right = min(r.nnz * ways, rows * p.nnz), r.nnz * min(ways, cols)
         return first + left < other + right or (equals and first + left == other + right)
     with torch.no_grad():
-        r, a, lengths, of_a = r.pattern(), a.pattern(), p.degree().double(), a.degree().double()
-        low, high = lengths.aminmax()
-        w = of_a * high if bool(low == high) else spmv(a, lengths)  # rows of equal length are the rule in pooling
-        widest, longest = float(w.max()), int(r.degree().max()) if rows else 0
-        if longest * widest <= p.nnz and widest <= cols:  # nothing is cut off: the second products are as many
-            in_order, backwards = of_a.index_select(0, r.idx).sum(), w.sum()
+        r, a, of_a, of_p = r.pattern(), a.pattern(), a.degree(), p.degree()
+        high = int(of_p.amax())
+        if high * ends == p.nnz:  # rows of equal length are the rule in pooling
+            w, widest, in_all = of_a, high * int(of_a.amax()), a.nnz * high
         else:
-            in_order = spmv(r, of_a).sum() + spmv(r, w).clamp(max=p.nnz).sum()
-            backwards = w.sum() + spmv(r, w.clamp(max=cols)).sum()
-        return bool(in_order <= backwards if equals else in_order < backwards)
+            w, high = spmv(a, of_p.double()), 1
+            widest, in_all = int(w.amax()), int(w.sum())
+        longest = int(r.degree().amax()) if rows else 0
+        if longest * widest <= p.nnz and widest <= cols:  # nothing is cut off: the second products are as many
+            in_order, backwards = int(of_a.index_select(0, r.idx).sum()), in_all
+        else:
+            w = w.double() * high
+            in_order = int(spmv(r, of_a.double()).sum() + spmv(r, w).clamp(max=p.nnz).sum())
+            backwards = in_all + int(spmv(r, w.clamp(max=cols)).sum())
+        return in_order <= backwards if equals else in_order < backwards
 
 
 def left_of_equals(device: str, rows: int, mean: float) -> bool:

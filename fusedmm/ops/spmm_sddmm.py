@@ -210,19 +210,19 @@ def _mean_back(adj: Matrix, transposed: bool, gy: Tensor) -> tuple[Tensor, Value
 
     The first is ``per_entry``, in one call of the library where it need not be differentiable.
     """
-    if gy.dtype != sums_dtype(gy):  # 16 bits may have no number for the quotient
-        return gy, cached_shares(adj, transposed, gy)
-    wide = gy.dtype == torch.float32
-    if wide and not (torch.is_grad_enabled() or torch.compiler.is_compiling() or needs_rules(gy)):
+    plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or needs_rules(gy))
+    if plain and gy.dtype == torch.float32:
         found: Tensor = run(_divide, gy, half(adj, transposed)[0], gy)
         return found, None
+    if gy.dtype != sums_dtype(gy):  # 16 bits may have no number for the quotient
+        return gy, cached_shares(adj, transposed, gy)
     return per_entry(cached_entries(adj, transposed, gy), gy), None
 
 
 def spmm_back(adj: Matrix, gy: Tensor, reduce: int) -> Tensor:
-    """Returns the gradient by x of the product of a pattern and x; differentiable."""
+    """Returns the gradient by x of the product of adj and x; differentiable."""
     gy, share = _mean_back(adj, False, gy) if reduce == MEAN else (gy, None)
-    return spmm_half(adj, True, share, gy)
+    return spmm_half(adj, True, times_share(share, adj.val), gy)
 
 
 class SpMM(Formula):

@@ -104,8 +104,9 @@ def bytes_of(part, group, device):
 
 def memory_of(part, device):
     """Bytes that a product leaves allocated, and has at most; those of its result; and those of x with the halo behind
-    it and of the rows that are sent."""
-    x = normal(part.shape[0], 128, device=device)
+    it and of partial sums, of which there may be one for each row and one for each 64 entries."""
+    width = 1024
+    x = normal(part.shape[0], width, device=device)
     fusedmm.spmm(part, x)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -113,8 +114,8 @@ def memory_of(part, device):
     y = fusedmm.spmm(part, x)
     torch.cuda.synchronize()
     left, most = torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
-    cols = part.part.cols
-    return left, most, y.nbytes, x.nbytes + (sum(cols.into) + sum(cols.out)) * 128 * 4
+    sums = (part.shape[0] + part.part.idx.numel() // 64) * (width + width // 32) * 4
+    return left, most, y.nbytes, x.nbytes + sum(part.part.cols.into) * width * 4 + sums
 
 
 def main(rank: int, ranks: int, folder: str) -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from distributed.every_call import NODES, calls, graph
-from support.ranks import Rounded, Whole, both, require_equal
+from support.ranks import Rounded, Whole, both, on_ranks, require_equal
 
+import fusedmm
 from fusedmm.distributed import halo, ops, run
 
 CUTS = {"two ranks": [0, 1300, NODES], "three ranks, one without rows": [0, 78, 78, NODES]}
@@ -53,11 +54,26 @@ def test_one_rank_is_a_csr(cuda):
             assert torch.equal(one, many), f"{name}: {what}"
 
 
-@pytest.mark.parametrize("shares", ["SHARES", "SHARES_OF_LARGE"])
-def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatch):
+def test_a_part_keeps_no_more_than_its_numbers(cuda):
+    """Of remote columns, and of rows that have some, without room for the entries among which they were found."""
+    whole = band(cuda, CUTS["two ranks"])
+
+    def work(ranks):
+        part = whole.part(ranks)
+        fusedmm.spmm(part, torch.ones(part.n_cols, 128, device=cuda))
+        outer = part.part.outer
+        return [part.part.remote, part.t().part.remote, outer.rows, outer.need]
+
+    for kept in on_ranks(2, work):
+        assert all(t.numel() and t.untyped_storage().nbytes() == t.nbytes for t in kept)
+
+
+@pytest.mark.parametrize("entries, pieces", [(1, 4), (2**20, 2)])
+def test_the_rule_takes_pieces_where_messages_are_large(entries, pieces, cuda, monkeypatch):
+    """Lines of 128 bytes where a rank has many entries for each row that travels, and else halves."""
     monkeypatch.setattr(run, "OVERLAPS", 2**10)
     monkeypatch.setattr(run, "LARGE", 2**10)
-    monkeypatch.setattr(run, "ENTRIES", 1 if shares == "SHARES_OF_LARGE" else 2**20)
+    monkeypatch.setattr(run, "ENTRIES", entries)
     whole = graph(cuda, CUTS["two ranks"])
     taken = []
     kept = ops.run_in_pieces
@@ -65,4 +81,4 @@ def test_the_rule_takes_pieces_where_messages_are_large(shares, cuda, monkeypatc
     for name, compute, given, role in calls(cuda, whole.nnz):
         if name == "spmm sum 128":
             require_equal(both(whole, compute, given, role))
-    assert taken and all(len(pieces) == len(getattr(run, shares)) for pieces in taken)
+    assert taken and all({n for _, n in found} == {128 // pieces} for found in taken)

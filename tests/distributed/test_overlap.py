@@ -1,5 +1,6 @@
 """Rows that travel in pieces, each under the kernel of the piece before: the bits are those of one call."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -101,7 +102,37 @@ def test_the_rule_leaves_small_messages_whole():
         return [run.pieces_of(part.part, func, given) for given in (few, many)]
 
     for few, many in on_ranks(2, work):
-        assert few is None and sum(n for _, n in many) == 2**20 and len(many) == len(run.SHARES)
+        assert few is None and many == [(0, 2**19), (2**19, 2**19)]
+
+
+@pytest.mark.parametrize(
+    "width, dtype, least, entries, expected",
+    [
+        (128, torch.float32, 1, 1, [32] * 4),
+        (100, torch.float32, 1, 1, [32, 32, 36]),
+        (32, torch.float32, 1, 1, [16] * 2),
+        (256, torch.bfloat16, 1, 1, [64] * 4),
+        (256, torch.float32, 150, 1, [64] * 4),
+        (128, torch.float32, 1, 2**30, [64] * 2),
+    ],
+)
+def test_the_rule_takes_lines_of_a_gpu(width, dtype, least, entries, expected, monkeypatch):
+    """Of 128 bytes, or of so many that enough travels, where messages are large and a rank has enough entries for each
+    row that travels; else halves."""
+    whole = CUTS["two even ranks"]()
+    rows = on_ranks(2, lambda ranks: whole.part(ranks).part.cols.whole)[0]
+    monkeypatch.setattr(run, "OVERLAPS", rows * least)
+    monkeypatch.setattr(run, "LARGE", 1)
+    monkeypatch.setattr(run, "ENTRIES", entries)
+    x = SimpleNamespace(shape=(30, width), dim=lambda: 2, element_size=lambda: dtype.itemsize, is_cuda=True)
+
+    def work(ranks):
+        part = whole.part(ranks)
+        return run.pieces_of(part.part, fusedmm._lib.ops._spmm.default, [None] * 4 + [part.none, x])
+
+    for pieces in on_ranks(2, work):
+        assert [n for _, n in pieces] == expected
+        assert [begin for begin, _ in pieces] == [sum(expected[:k]) for k in range(len(expected))]
 
 
 def test_the_rule_keeps_pieces_small(monkeypatch):

@@ -67,10 +67,11 @@ def test_rows_that_others_need_travel_once(said):
 
 
 def test_memory(said):
-    """A product leaves its result alone, and has beside it what travels, one copy of x and partial sums of rows."""
+    """A product leaves its result alone, and has beside it one copy of x with the halo, and partial sums of rows. Each
+    block of torch's may be a MiB larger than what was asked for."""
     for cases in said:
-        left, most, result, rows = cases["memory"]
-        assert left <= result + 2**10 and most <= result + rows + 3 * 2**19
+        left, most, result, beside = cases["memory"]
+        assert left <= result + 2**20 and most <= result + beside + 3 * 2**20
 
 
 def test_repeats(said):

@@ -126,6 +126,11 @@ def test_zeros_of_dia_are_no_entries(device):
     assert (matrix @ x).tolist() == [1, float("inf")] and (adj @ x)[0].isnan()
 
 
+def test_dia_has_no_room_for_the_entries(device):
+    offsets = formats.to_dia(fusedmm.data.banded(100, 2).to(device)).offsets
+    assert offsets.untyped_storage().nbytes() == offsets.nbytes == 5 * 8
+
+
 def test_dia_adds_up_repeated_entries_of_16_bits_in_float32(device):
     row = torch.zeros(2049, dtype=torch.int64, device=device)
     adj = fusedmm.CSR.from_coo(row, row, torch.ones(2049, dtype=torch.float16, device=device))

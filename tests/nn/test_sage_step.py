@@ -25,11 +25,12 @@ def graph(device, rows=ROWS, cols=COLS):
 
 
 def operands(case, dtype=torch.float64, device="cpu", rows=ROWS, cols=COLS):
-    """The matrix, and x, target, weight, bias and own."""
+    """The matrix, and x, target, weight, bias and own; x has more features than the result, or fewer."""
     same, root = CASES[case]
     rows = cols if same else rows
     g = torch.Generator().manual_seed(2)
-    sizes = (cols, 5), (rows, 3), (4, 5), (4,), (4, 5 if same else 3)
+    features = 5 if same else 3
+    sizes = (cols, features), (rows, 3), (4, features), (4,), (4, features)
     given = [torch.randn(size, generator=g, dtype=torch.float64).to(device, dtype) for size in sizes]
     given[1] = None if same else given[1]
     given[4] = given[4] if root else None

@@ -245,6 +245,12 @@ def of_lengths(lengths, cols):
     return CSR.from_csr(ptr, idx, torch.randn(len(idx)), shape=(len(lengths), cols))
 
 
+def close_together(rows, each, low, cols):
+    """Rows of so many neighbouring columns, row k from low + k on."""
+    idx = low + torch.arange(rows)[:, None] + torch.arange(each)
+    return CSR.from_csr(torch.arange(rows + 1) * each, idx.view(-1), torch.randn(rows * each), shape=(rows, cols))
+
+
 WALKS = {  # how rows of b are walked along on CUDA
     "small rows, merged": lambda: (stencil(8, 8, points=9),) * 2,
     "as many heads as a merge has": lambda: (of_lengths([n % 14 for n in range(300)], 40), distinct(40, 90, 90)),
@@ -252,6 +258,7 @@ WALKS = {  # how rows of b are walked along on CUDA
     "copied rows among small ones": lambda: (of_lengths([1, 0, 2, 1, 1] * 20, 30), of_lengths([40, 3, 90] * 10, 99)),
     "a warp, several short rows at once": lambda: (distinct(9, 40, 250), distinct(40, 3000, 300)),
     "a warp, row by row, of few columns": lambda: (banded(90, 20),) * 2,
+    "a warp, too many products to hash": lambda: (of_lengths([33] * 6, 40), close_together(40, 33, 60_000, 75_000)),
     "a block, entry by entry": lambda: (distinct(3, 300, 600), distinct(300, 600, 30_000)),
     "a block, ranked": lambda: (distinct(3, 300, 600), distinct(300, 600, 900)),
     "a block, long rows shared": lambda: (distinct(3, 6, 12), distinct(6, 9000, 20_000)),
