@@ -90,6 +90,11 @@ lessons: build/lessons/lessons.so
 build/lessons/lessons.so: $(LESSON_OBJECTS)
 	$(NVCC) -shared -arch=$(CUDA_ARCH) $^ -o $@ -lcudadevrt
 
+# What SpMM is held against on a CPU: python -m benchmarks spmm --plugins build/benchmarks/gather_wall.so.
+build/benchmarks/gather_wall.so: benchmarks/gather_wall.c $(INTERFACE)
+	mkdir -p build/benchmarks
+	$(CC) $(C_FLAGS) -O3 -march=native -shared -Icsrc/include $< -o $@
+
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: %.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
@@ -103,7 +108,7 @@ abi-check: $(VENV)/dev
 lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
 	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]' \
-	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' tests/gpu_planted.cu)
+	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' 'benchmarks/*.c' tests/gpu_planted.cu)
 	$(BIN)/python tests/layers.py
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

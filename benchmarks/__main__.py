@@ -57,7 +57,7 @@ JOBS = {  # what lists its own cases, and on which matrices by default; none: al
         bench_layers.jobs,
         {"cpu": ["cora", *bench_layers.EPOCHS], "cuda": ["cora", *bench_layers.EPOCHS, "musae_github", *TWINS]},
     ),
-    "epochs": (bench_epochs.jobs, {"cpu": ["arxiv-symmetric"], "cuda": TWINS}),
+    "epochs": (bench_epochs.jobs, {"cpu": ["amazon_photo", "musae_github"], "cuda": TWINS}),
     "gat_layer": (
         bench_gat_layer.jobs,
         {"cpu": REAL_SMALL, "cuda": [*REAL_SMALL, "arxiv-symmetric", "reddit-symmetric"]},

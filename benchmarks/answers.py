@@ -22,7 +22,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("attention", "benchmarks", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")
+        for name in ("attention", "benchmarks", "cpu", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")
     ),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -37,6 +37,7 @@ SPMV_STENCILS = ["auto", "ell", "sell", "dia", COPY, "best peer", "best peer / a
 SPMV_ROWS = ["csr_scalar", "csr_vector", "csr_segmented", "merge", "coo", "sell"]
 SPMV_FORMS = ["auto", "coo", "ell", "sell", "hyb", "dia", COPY]
 PRODUCT = "A x"
+WALLS = ["best peer / ours", "wall / ours"]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -78,6 +79,11 @@ def listed(columns: list[str]) -> Callable[[Document], str]:
 def of_case(label: str, make: Callable[[Document], str]) -> Callable[[Document], str]:
     """A table of the cases that are called so."""
     return lambda document: make({**document, "cases": [c for c in document["cases"] if c["case"] == label]})
+
+
+def of_threads(count: int, make: Callable[[Document], str]) -> Callable[[Document], str]:
+    """A table of the cases with so many threads."""
+    return lambda document: make({**document, "cases": [c for c in document["cases"] if c["threads"] == count]})
 
 
 def by_rows(document: Document) -> str:
@@ -231,7 +237,7 @@ def masks(document: Document) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
-    "spmm_twins": ("spmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
+    "spmm_twins": ("spmm-cuda-twins", by_width(WALLS)),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
     "spmm_kept": ("spmm-cuda-kept", by_width(["cusparse / ours", "wall / ours"])),
     "spmm_pruned": ("spmm-cuda-pruned", layers(PEERS)),
@@ -263,6 +269,8 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spgemm_laplacians": ("spgemm-cuda-laplacians", by_case(["auto", "best peer / auto"])),
     "attention_masks": ("masks-cuda", masks),
     "messages_cuda": ("messages-cuda", messages),
+    "cpu_one_thread": ("spmm-cpu-wall", of_threads(1, by_width(WALLS))),
+    "cpu_two_threads": ("spmm-cpu-wall", of_threads(2, by_width(WALLS))),
     "messages_cpu": ("messages-cpu", messages),
     "sddmm_threads": ("sddmm-cuda-sweeps", listed([f"row_vector:{n}" for n in (4, 8, 16, 32, "auto")])),
 }

@@ -1,5 +1,6 @@
 """What a form of SpMM costs beside the plain sum: reductions, heads, values of each head, values in the order of the
-edges, the gradient, the plan. On the CPU torch.sparse reduces too, in every width it is asked for.
+edges, the gradient, the plan. On the CPU torch.sparse reduces too, in every width it is asked for, and has the
+gradients of a maximum; there ``edge_softmax`` stands beside PyG's softmax, and 16 bits beside our own float32.
 
 The wall is what does the same work in the plain form: the sum over as many bytes (for values of each head, rows of x
 that are wider by as much); SDDMM and the SpMM of the transpose for the gradient; for the plan an SpMM of 32 columns.
@@ -27,6 +28,8 @@ WIDTHS = (8, 32, FEAT, 256)  # of the reductions, where there is a peer
 PEERS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 HEADS = [(heads, feat) for heads in (4, 8) for feat in (8, 16, 64)]
 PLAN = 32  # columns of the SpMM that a plan may not take longer than
+SOFTMAX_HEADS = (1, 8)
+BESIDE = (64, 128, 256)  # columns of 16 bits beside float32
 
 
 def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
@@ -42,6 +45,14 @@ def jobs(name: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     made[f"values in the order of edges, {FEAT} columns"] = partial(ordered, adj, new)
     for feat in (32, 128):
         made[f"gradient of both, {feat} columns"] = partial(gradients, adj, feat, new)
+    if peers:
+        for feat in WIDTHS[1:]:
+            made[f"trained max, {feat} columns"] = partial(trained, adj, feat, new)
+        for heads, backward in itertools.product(SOFTMAX_HEADS, (False, True)):
+            way = "forward + backward" if backward else "forward"
+            made[f"edge_softmax {way}, {heads} head{'s' * (heads > 1)}"] = partial(softmaxes, adj, heads, backward, new)
+        for feat in BESIDE if options.dtype.itemsize == 2 else ():
+            made[f"beside float32, {feat} columns"] = partial(beside, adj, feat, new)
     if adj.plan.numel():  # a CPU wants none
         made["plan"] = partial(plans, adj, new)
     for label, trials in made.items():
@@ -131,6 +142,79 @@ def gradients(adj: fusedmm.CSR, feat: int, new: Callable[..., Tensor]) -> list[T
     return [
         Trial("auto", lambda: ours, "ours", results=2, check=check),
         Trial("sddmm, and spmm of the transpose", lambda: halves, "wall", results=2),
+    ]
+
+
+def stepwise(
+    ours: Callable[[], tuple[Tensor, ...]], peers: dict[str, Callable[[], tuple[Tensor, ...]]], exact: list[Tensor]
+) -> list[Trial]:
+    """Steps of which each gives its result and then gradients, in the order of ``exact``."""
+
+    def check(step: Callable[[], tuple[Tensor, ...]]) -> tuple[float, float]:
+        found = zip(step(), exact, strict=True)
+        return max(float((a.detach() - b).norm() / b.norm()) for a, b in found), limit(step()[0].dtype)
+
+    return [
+        Trial("auto", lambda: ours, "ours", check=partial(check, ours)),
+        *(Trial(name, lambda step=step: step, check=partial(check, step)) for name, step in peers.items()),  # type: ignore[misc]
+    ]
+
+
+def trained(adj: fusedmm.CSR, feat: int, new: Callable[..., Tensor]) -> list[Trial]:
+    """A maximum with the gradients of values and x, beside torch's, which are of the matrix and x."""
+    x, val = (t.requires_grad_() for t in (new(adj.shape[1], feat, seed=3), new(adj.nnz, seed=2)))
+    gout = new(adj.shape[0], feat, seed=4)
+    adj.cache_transpose()
+
+    def maximum(x: Tensor, val: Tensor, algorithm: str) -> tuple[Tensor, ...]:
+        out = fusedmm.spmm(adj.with_values(val), x, reduce="max", algorithm=algorithm)
+        return (out, *torch.autograd.grad(out, (val, x), gout.to(out.dtype)))
+
+    def by_torch(matrix: Tensor) -> tuple[Tensor, ...]:
+        out = torch.sparse.mm(matrix, x, "amax")
+        grad, grad_x = torch.autograd.grad(out, (matrix, x), gout)
+        return out, grad.values(), grad_x
+
+    peers = {}
+    for index in (torch.int64, torch.int32):
+        matrix = torch.sparse_csr_tensor(adj.ptr.to(index), adj.idx.to(index), val.detach(), adj.shape).requires_grad_()
+        peers[f"torch.sparse.mm, {str(index)[6:]}"] = partial(by_torch, matrix)
+    exact = maximum(*(t.detach().double().requires_grad_() for t in (x, val)), "reference")
+    return stepwise(partial(maximum, x, val, "auto"), peers, [t.detach() for t in exact])
+
+
+def softmaxes(adj: fusedmm.CSR, heads: int, backward: bool, new: Callable[..., Tensor]) -> list[Trial]:
+    """``edge_softmax``, beside PyG's softmax of edges in the order of rows, by their rows or by where rows begin."""
+    logits, gout = new(adj.nnz, heads, seed=2).requires_grad_(backward), new(adj.nnz, heads, seed=4)
+    row = adj.coo()[0].long()
+
+    def step(softmax: Callable[[Tensor], Tensor], logits: Tensor = logits) -> tuple[Tensor, ...]:
+        out = softmax(logits)
+        return (out, *torch.autograd.grad(out, logits, gout.to(out.dtype))) if backward else (out,)
+
+    def by_pyg(logits: Tensor, **by: Tensor) -> Tensor:
+        from torch_geometric.utils import softmax
+
+        out: Tensor = softmax(logits, num_nodes=adj.shape[0], **by)
+        return out
+
+    ours = partial(fusedmm.edge_softmax, adj)
+    exact = step(ours, logits.detach().double().requires_grad_(backward))
+    peers = {
+        "PyG by rows": partial(step, partial(by_pyg, index=row)),
+        "PyG by ptr": partial(step, partial(by_pyg, ptr=adj.ptr)),
+    }
+    return stepwise(partial(step, ours), peers, [t.detach() for t in exact])
+
+
+def beside(adj: fusedmm.CSR, feat: int, new: Callable[..., Tensor]) -> list[Trial]:
+    """The sum in 16 bits, beside our own in float32 of the same numbers."""
+    x, weighted = new(adj.shape[1], feat, seed=3), adj.with_values(new(adj.nnz, seed=2))
+    assert weighted.val is not None
+    wide, wide_x = adj.with_values(weighted.val.float()), x.float()
+    return [
+        trial("auto", partial(fusedmm.spmm, weighted, x), exact=partial(exactly, weighted, x, "sum")),
+        trial("in float32", partial(fusedmm.spmm, wide, wide_x), "peer", exact=partial(exactly, weighted, x, "sum")),
     ]
 
 

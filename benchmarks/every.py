@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 MODULE = [sys.executable, "-m", "benchmarks"]
-LESSONS = Path(__file__).parents[1] / "build" / "lessons" / "lessons.so"  # of `make lessons`
+BUILD = Path(__file__).parents[1] / "build"  # what `make lessons` and `make build/benchmarks/gather_wall.so` leave
+PLUGINS = {"cpu": BUILD / "benchmarks" / "gather_wall.so", "cuda": BUILD / "lessons" / "lessons.so"}
 ALL = {
     "cpu": [
         "host",
@@ -31,6 +32,7 @@ ALL = {
         "messages",
         "spgemm",
         "spgemm --suite meshes",
+        "epochs",
     ],
     "cuda": [
         "host",
@@ -82,7 +84,7 @@ def so_far(results: Path) -> Path:
 
 def run(device: str, limit: float, results: Callable[[list[str]], Path]) -> int:
     """Runs them all, printing how each ended; ``results`` says where one writes. Returns how many did not end well."""
-    plugins = ["--plugins", str(LESSONS)] if device == "cuda" and LESSONS.exists() else []
+    plugins = ["--plugins", str(PLUGINS[device])] if PLUGINS[device].exists() else []
     bad = 0
     for words in ALL[device]:
         more = [] if words in ("host", "ceilings") else plugins

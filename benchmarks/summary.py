@@ -30,6 +30,8 @@ PEERS = {  # beginnings of contenders' names, and how they are called here
     "back_to_back": "SDDMM, then SpMM",
     "sddmm, then spmm": "SDDMM, then SpMM",
     "two sorts": "torch.sort",
+    "PyG by": "PyG",
+    "in float32": "`spmm` in float32",
 }
 COMPILED = tuple(f"attention-cuda-compiled{graph}" for graph in ("", "-reddit", "-products"))
 LAYERS = ("layers-cuda-compiled", "layers-cuda-compiled-reddit")
@@ -120,13 +122,21 @@ CPU = [
     Line("`spmm`", "real graph", ("spmm-cpu",), split=r"K \d+, \d thread"),
     Line("`sddmm`", "real graph", ("sddmm-cpu",), split=r"K \d+, \d thread"),
 ]
+KINDS = r"^(sum|mean|max|min),"
+LEARNT = ("forms-cpu-trained",)
+AIMS_CPU = [  # of docs/cpu.md
+    Line("`spmm` in bfloat16", "graph", ("forms-cpu-bf16-beside",), "^beside", r"\d+ columns.*"),
+    Line("a maximum, forward + backward", "graph", LEARNT, "^trained", r"\d thread.*"),
+    Line("`edge_softmax`", "graph", LEARNT, "^edge_softmax", r"forward( \+ backward)?"),
+    Line("an epoch", "graph", ("epochs-cpu",), split=r"^\w+ epoch, \d thread.*"),
+]
 MORE_CPU = [
     Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cpu",), r"^(GCNConv|SAGEConv) \d", r"\d thread.*"),
     Line("`fused`", "graph", ("fused-cpu",), split=r"\d thread.*"),
     Line("`spmm`, few columns", "real graph", ("spmm-cpu-narrow",), split=r"K \d+"),
     Line("`sddmm`, few columns", "real graph", ("sddmm-cpu-narrow",), split=r"K \d+"),
     *(
-        Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), split=r"^\w+")
+        Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), KINDS, r"^\w+")
         for stem, dtype in (("", "float32"), ("-f64", "float64"), ("-f16", "float16"), ("-bf16", "bfloat16"))
     ),
     Line("making a `CSR` of edges", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
@@ -226,6 +236,7 @@ TABLES: dict[str, Callable[[Path], str]] = {  # of a page's mark
     "bench_epochs": absolute.epochs,
     "bench_cpu": long(CPU, AT),
     "bench_more_cpu": long(MORE_CPU, AT),
+    "cpu_beside": long(AIMS_CPU, AT),
 }
 
 

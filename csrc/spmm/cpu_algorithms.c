@@ -23,9 +23,9 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, fmm_isa level)
     /* Fetching ahead pays where x is beyond the second cache. Of short rows the kernel loads
      * several at once, and so the processor overlaps their waits by itself; of long ones it pays
      * before. In vectors of 512 bits a long row is few loads, and the processor overlaps those of
-     * many rows, until they come from memory. */
+     * many rows, until most of them come from the third cache. */
     const int64_t bytes = task.feat * (int64_t)fmm_dtype_bytes(x->dtype);
-    const int64_t halves = bytes <= 256 ? 2 : level == FMM_AVX512 ? 32 : 1;
+    const int64_t halves = bytes <= 256 ? 2 : level == FMM_AVX512 ? 8 : 1;
     return fmm_rows_run(exec, &task, x, fmm_second_cache() / 2 * halves);
 }
 

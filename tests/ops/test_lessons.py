@@ -109,3 +109,35 @@ for dtype in (torch.float32, torch.float64):
             print(name)
 """
     assert len(set(run("-c", code, str(lessons)).split())) == 4
+
+
+def test_the_wall_of_a_cpu_is_the_plain_sum(tmp_path):
+    """Empty rows, a hub, the last entries, which fetch for none behind them, and one thread or two."""
+    source, plugin = ROOT / "benchmarks" / "gather_wall.c", tmp_path / "gather_wall.so"
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{ROOT / 'csrc' / 'include'}"]
+    subprocess.run([str(compiler), *flags, str(source), "-o", str(plugin)], check=True)
+    code = f"""
+import sys, torch, fusedmm
+sys.path.insert(0, "tests")
+from {assert_within.__module__} import assert_within
+walls = [a.name for a in fusedmm.load_algorithms(sys.argv[1])]
+row, col = torch.randint(700, (9000,)), torch.randint(300, (9000,))
+row[:1000], row[row % 10 == 3] = 7, 8
+adj = fusedmm.CSR.from_coo(row, col, shape=(700, 300))
+for feat in (32, 64, 128, 256):
+    x = torch.randn(300, feat)
+    terms, zero = x.double()[col], x.new_zeros(700, feat, dtype=torch.float64)
+    exact, size = (zero.index_add(0, row, t) for t in (terms, terms.abs()))
+    for name in walls:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            y = fusedmm.spmm(adj, x, algorithm=name)
+            assert_within(y, exact, size, adj.degree()[:, None], x.dtype, name)
+            print(name)
+try:
+    fusedmm.spmm(adj, torch.randn(300, 48), algorithm=walls[0])
+except ValueError:
+    print("declined")
+"""
+    assert sorted(set(run("-c", code, str(plugin)).split())) == ["declined", "gather_wall:0", "gather_wall:12"]
