@@ -107,8 +107,8 @@ abi-check: $(VENV)/dev
 
 lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
-	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/c/*.[ch]' \
-	        'tests/fuzz/*.[ch]' 'tests/planted/*.c' 'benchmarks/*.c' tests/gpu_planted.cu)
+	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.[ch]' \
+	        'docs/*.[ch]' 'benchmarks/*.c' tests/gpu_planted.cu)
 	$(BIN)/python tests/layers.py
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

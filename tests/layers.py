@@ -2,7 +2,7 @@
 
 A folder may include itself and those named here; a folder that is not named is a room, which holds one operator. Only
 files whose name begins with torch, and csrc/torch, know torch; only those that begin with cuda, csrc/cuda and
-csrc/lessons know CUDA.
+csrc/lessons know CUDA. A file of loops that LOOPS names counts as included.
 """
 
 import os
@@ -23,6 +23,9 @@ MAY = {
     "messages": BASE | {"spmm"},  # whose join adds up the slots of long rows
     "lessons": BASE | {"fused"},
 }
+# Headers of CUDA and its libraries; and of torch, which no file includes, since csrc/torch has prototypes of its own.
+CUDA = re.compile(r"#include <((?:cuda|cooperative_groups|cub/|thrust/|cublas|cusparse)[^>]*)>")
+TORCH = re.compile(r"#include <((?:torch|ATen|c10)/[^>]*)>")
 
 
 def knows(path: Path, what: str) -> bool:
@@ -34,13 +37,15 @@ def knows(path: Path, what: str) -> bool:
 
 def broken(path: Path) -> list[str]:
     """The includes of a file that break a rule."""
-    found = []
-    for name in re.findall(r'#include "([^"]+)"', path.read_text()):
+    text, found = path.read_text(), []
+    for name in re.findall(r'(?:#include|#define LOOPS) "([^"]+)"', text):
         target = Path(os.path.normpath(path.parent / name))
         here, there = (p.relative_to(CSRC).parts[0] for p in (path, target))
         known = all(knows(path, what) or not knows(target, what) for what in ("torch", "cuda"))
         if not known or (here != there and there not in MAY.get(here, BASE)):
             found.append(f"{path.relative_to(CSRC.parent)} may not include {name}")
+    for name in TORCH.findall(text) + ([] if knows(path, "cuda") else CUDA.findall(text)):
+        found.append(f"{path.relative_to(CSRC.parent)} may not include <{name}>")
     return found
 
 

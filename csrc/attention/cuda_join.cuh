@@ -1,8 +1,8 @@
 /* What runs before and after the walk: stats_of packs what COLS gathers of a row besides q and
  * gout, and step 6, the join, adds up the slots that the pieces of long rows left in the workspace.
  *
- *     slot of a head    | QUADs of to_s | QUADs of to_v, to_pos | FORWARD: high, sum, sum of pos_w
- * | a thread          one QUAD, and what stands behind it
+ *     slot of a head   | QUADs of to_s | QUADs of to_v, to_pos | FORWARD: high, sum, sum of pos_w |
+ *     a thread         one QUAD, and what stands behind it
  *
  * Sums are added in the order of a row's pieces, by the threads of cuda/join.cuh. Those of FORWARD
  * are relative to the largest logit of their piece, so two of them meet as two online softmaxes do.

@@ -13,10 +13,12 @@
  * The steps of a chunk of CHUNK entries:
  *   fetch    Each lane asks for the column and the edge of its entries, a chunk ahead.
  *   arrive   It checks them, which waits for them.
- *   gather   Entry by entry, the lanes learn both by a shuffle and load their packs of the
- * operands, FLY entries at a time. add      They make the messages and add them, or take the
- * larger. Whole rows go straight to out, the sums of a piece to its slot, and the join adds up
- * the slots of each long row (spmm/cuda_join.cuh).
+ *   gather   Entry by entry, the lanes learn both by a shuffle and load their packs of operands,
+ *            FLY entries at a time.
+ *   add      They make the messages and add them, or take the larger.
+ *
+ * Whole rows go straight to out, the sums of a piece to its slot, and the join adds up the slots of
+ * each long row (spmm/cuda_join.cuh).
  *
  * Every sum has one owner and an order that depends on the matrix alone: the same bits every time.
  * No accumulator adds more than 512 terms, here or in the join. */

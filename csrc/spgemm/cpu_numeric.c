@@ -2,8 +2,7 @@
  *
  *     cpu_rows.inc    rows of C whose columns are known, by dense, hashed or sorted sums
  *     cpu_whole.inc   rows of C whose columns are found on the way
- *     here            hash tables, the pool that second tables come from, and a row's columns
- * sorted
+ *     here            hash tables, the pool of second tables, and a row's columns in order
  *
  * What has no dtype is here and compiled once. A table of the pool belongs to one thread for as
  * long as one row takes, so that a lock is a flag, and whoever waits for it waits for a row. */

@@ -8,7 +8,7 @@ enum { WORD = 64 }; /* columns in a word of bits */
 
 enum { SPGEMM_PAD = 32 /* columns beyond a row that a sort reads, and places that it writes */ };
 
-/* One row's columns as bits, and in a whole product as marks. */
+/* One row's columns as bits, and in a whole product the places that they are sorted to. */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
     int32_t *touched;          /* words */

@@ -1,13 +1,14 @@
 /* fusedmm::_spgemm_symbolic, _spgemm, _spgemm_dots and _spgemm_colours.
  *
- *     _spgemm_symbolic   a, b, values or none      -> structure of the product, schedule, and what
- * is found on the way: values, or where they go _spgemm            a, b, c, schedule, values ->
- * values of c _spgemm_dots       a, x, y, values           -> values of a: a gradient
- *     _spgemm_colours    c                         -> a colour for each row
+ *     _spgemm_symbolic   a, b, values or none        -> structure of the product, schedule
+ *     _spgemm            a, b, c, schedule, values   -> values of c
+ *     _spgemm_dots       a, x, y, values             -> values of a: a gradient
+ *     _spgemm_colours    c                           -> a colour for each row
  *
- * Each takes two or three matrices; frame_named tells their tensors apart in errors. Results whose
- * size is known only on the way are made by callbacks, of torch's memory as all others, so that
- * running out of it is torch's error. */
+ * _spgemm_symbolic also gives what it finds on its way: the product's values, or where a plan's
+ * products go. Each takes two or three matrices; frame_named tells their tensors apart in errors.
+ * Results whose size is known only on the way are made by callbacks, of torch's memory as all
+ * others, so that running out of it is torch's error. */
 #include "../torch/frame.h"
 
 #include <inttypes.h>

@@ -2,11 +2,18 @@
 
 import kernel_files
 import pytest
+from support.machine import ROOT
 
 
 @pytest.mark.parametrize("path", kernel_files.kernel_files(), ids=lambda p: str(p.relative_to(kernel_files.CSRC)))
 def test_a_kernel_file_keeps_the_limits(path):
     assert not kernel_files.faults(path)
+
+
+def test_the_worked_example_keeps_them_too():
+    paths = sorted((ROOT / "docs" / "example_operator" / "csrc" / "rowsum").glob("c*.c"))
+    assert [path.name for path in paths] == ["cpu_algorithms.c", "cuda_algorithms.c"]
+    assert not [fault for path in paths for fault in kernel_files.faults(path)]
 
 
 def test_every_room_has_kernel_files():

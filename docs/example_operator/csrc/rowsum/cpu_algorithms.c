@@ -1,4 +1,10 @@
-/* Row sums on the CPU: a thread owns whole rows, and adds their entries in storage order. */
+/* Row sums on the CPU: a thread owns whole rows, and adds their entries in storage order.
+ *
+ *     rows of A    | p p p | p | | p p |     a chunk of rows for each thread
+ *     y              sum     sum 0 sum      one owner each
+ *
+ * So the bits are the same for any number of threads. Indices are checked where they are used, so
+ * that the loops are safe whatever ptr and eid hold. */
 #include "../cpu/reference.h"
 
 static void rows(int64_t first, int64_t last, void *ctx)
@@ -8,7 +14,7 @@ static void rows(int64_t first, int64_t last, void *ctx)
     for (int64_t i = first; i < last; i++)
         for (int64_t k = 0; k < y->heads * y->feat; k++) {
             const int64_t h = k / y->feat, c = k % y->feat, end = row_end(call->a, i);
-            blocked_sum sum = {0};
+            blocked_sum sum = {0}; /* no level adds more terms in a row than the bound allows */
             for (int64_t p = row_begin(call->a, i); p < end; p++) {
                 const int64_t edge = edge_of(call->a, p);
                 if (edge >= 0) add(&sum, get(val, edge, h, c));
@@ -31,6 +37,7 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
+/* Which algorithm number 0 stands for. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     (void)call;
