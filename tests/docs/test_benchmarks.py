@@ -26,12 +26,10 @@ from benchmarks import (
     case,
     every,
     graphs,
-    hypergraph,
     jobs,
     plots,
     reading,
     report,
-    store,
     summary,
     table,
     trial,
@@ -313,16 +311,6 @@ def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
     assert "| best peer / ours and wall / ours | K 32 | K 64 |" in text and "| 512x256 90% | 32 |" in text
 
 
-def test_shares_of_a_copy_are_of_those_that_ran() -> None:
-    """A contender that was far behind, or a copy that did not run, has no bytes a second."""
-    copy, dia = {"gbs": 4000.0, "kind": "wall"}, {"gbs": 3000.0, "kind": "ours"}
-    ran = {"graph": "grid", "contenders": {answers.COPY: copy, "dia": dia, "sell": {"us": 9.0}}}
-    without = {"graph": "road", "contenders": {"dia": dia, answers.COPY: {}}}
-    lines = answers.of_peak({"cases": [ran, without]}).splitlines()
-    assert lines[-2] == "| grid |  |  |  |  |  | 75 % | 100 % |" and lines[-1] == "| road |  |  |  |  |  | 75 % |  |"
-    assert answers.of_peak({"cases": [without]}) == ""
-
-
 def test_choice_of_algorithms() -> None:
     def algorithm(name: str, number: int) -> fusedmm.Algorithm:
         return fusedmm.Algorithm(number, name, "", "", True)
@@ -361,55 +349,3 @@ def test_what_cannot_be_launched_is_compiled_anew():
     assert compiled(torch.sin, run, dynamic=False) is seen[1] is not seen[0]
     with pytest.raises(RuntimeError, match="the real cause"):
         compiled(torch.sin, lambda _: (_ for _ in ()).throw(RuntimeError("the real cause")), dynamic=False)
-
-
-def test_a_small_file_has_what_tables_need_and_the_raw_one_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RAW", tmp_path / "raw")
-    auto = {"us": 12.34567, "us_quartiles": [12.0, 13.25], "runs": 9, "ours": True}
-    peer = {"us": 23456.78, "us_quartiles": [2.0, 3.0], "runs": 7, "peak_mib": 1.5}
-    case = {"graph": "cora", "feat": 8, "threads": None, "contenders": {"auto": auto, "peer": peer}}
-    document = {"op": "spmm", "cases": [case | {"refused": {"b": "too large", "c": "too large"}}]}
-    store.save(document, tmp_path / "small.json")
-    assert json.loads((tmp_path / "raw" / "small.json").read_text()) == document
-    found = store.load(tmp_path / "small.json")["cases"][0]
-    assert found["graph"] == "cora" and found["threads"] is None
-    assert found["contenders"]["auto"] == {**auto, "us": 12.35, "ours": 1}
-    assert found["contenders"]["peer"] == {"us": 23460, "peak_mib": 1.5}
-    assert found["refused"] == {"b": "too large", "c": "too large"}
-    assert store.load(tmp_path / "raw" / "small.json") == document
-
-
-def test_the_hypergraph_counts_lines_by_hand() -> None:
-    """Four rows of A want row 0 of B, which has 10 entries: 80 bytes of columns and values, so two lines."""
-    zeros, ones = torch.zeros(4, dtype=torch.int64), torch.ones(4)
-    a = fusedmm.CSR.from_coo(torch.arange(4), zeros, ones, shape=(4, 2))
-    b = fusedmm.CSR.from_coo(zeros.repeat(3)[:10], torch.arange(10) * 2, torch.ones(10), shape=(2, 20))
-    plan = fusedmm.spgemm_plan(a, b)
-    for first, parts in (([0] + [4] * 512, 1), ([0, 2] + [4] * 511, 2), ([0, 1, 2, 3] + [4] * 509, 4)):
-        schedule = torch.tensor([1, *first])
-        found = hypergraph.traffic(replace(plan, schedule=schedule))
-        # 40 products; columns 0 to 14 and 16 to 18 are two lines of sums
-        exact = (round(2 * 40 / (parts * 2 * 8), 2), parts, 1 - parts / 4, 1 - parts * 2 / 40)
-        assert tuple(found.values()) == exact
-
-
-def test_what_plans_keep_stands_where_it_was_measured() -> None:
-    """Values by a plan beside cuSPARSE's reuse, what the plan keeps, and what it takes to make one."""
-    contenders = {"auto": {"us": 10.0}, "cuSPARSE reuse": {"us": 12.5}, "torch CSR @ CSR": {"us": 99.0}}
-    case = {"graph": "g", "case": "A A with a plan", "contenders": contenders}
-    assert answers.kept({"cases": [case]}) == ""
-    lines = answers.kept({"cases": [case, case | {"kept_mib": 3.5, "making": 1.25}]}).splitlines()
-    assert lines[2:] == ["| g | 10.0 | 12.5 | 1.25 | 3.5 | 1.25 |", "| geometric mean |  |  | 1.25 |  |  |"]
-
-
-def test_a_table_of_messages_has_a_column_for_each_width() -> None:
-    """The best peer's time over ours; on a CPU the threads are told."""
-    contenders = {
-        name: {"kind": kind, "us": us} for name, kind, us in (("auto", "ours", 2.0), ("index_add", "peer", 3.0))
-    }
-    of = [f"copy_rhs sum, {feat} features, sorted edges, 2 threads" for feat in (1, 8)]
-    table = answers.messages({"cases": [{"graph": "g", "case": case, "contenders": contenders} for case in of]})
-    assert "| graph | call | edges | threads | F 1 | F 8 |" in table
-    assert "| g | copy_rhs sum | sorted | 2 | 1.50 | 1.50 |" in table
