@@ -1,8 +1,8 @@
 """What bench_distributed.py found, as a small file under git, tables, and a picture of what ran when.
 
-    python -m benchmarks.distributed_report FILE.json
+    python -m benchmarks.distributed_report FILE.json NAME
 
-writes ``results/distributed-cuda.json``, ``.md`` and ``.png``.
+writes ``results/NAME.json``, ``.md`` and ``.png``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.store import draw
 
-RESULTS = Path(__file__).parent / "results" / "distributed-cuda.json"
+RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
 KINDS = {
     "nccl": "messages",
@@ -138,4 +138,4 @@ def picture(trace: Row, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    save(json.loads(Path(sys.argv[1]).read_text()), RESULTS)
+    save(json.loads(Path(sys.argv[1]).read_text()), RESULTS / f"{sys.argv[2]}.json")
