@@ -50,9 +50,8 @@ def replicate(model: M, mesh: Any) -> M:
     def check() -> None:
         for name, module in model.named_modules():
             if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm)):
-                raise ValueError(
-                    f"replicate: {name} is a {type(module).__name__}, whose statistics are of one rank's nodes"
-                )
+                what = f"{name or 'the model'} is a {type(module).__name__}"
+                raise ValueError(f"replicate: {what}, whose statistics are of one rank's nodes")
         for name, p in names.items():
             if is_lazy(p):
                 raise ValueError(f"replicate: {name} has no size yet; call the layer once, or give in_channels")
@@ -137,7 +136,8 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
 
     Raises:
         TypeError: a mask that is not bool.
-        ValueError: other shapes, no node under any rank's mask, or ranks that called different operators before.
+        ValueError: other shapes, a class under the mask that out does not have, no node under any rank's mask, or ranks
+            that called different operators before.
 
     Example:
         >>> out, y = torch.zeros(3, 2), torch.tensor([0, 1, 1])
@@ -152,6 +152,9 @@ def cross_entropy(out: Tensor, y: Tensor, mask: Tensor, mesh: Any) -> Tensor:
         if out.dim() != 2 or y.shape != out.shape[:1] or mask.shape != y.shape:
             shapes = f"{list(out.shape)}, {list(y.shape)} and {list(mask.shape)}"
             raise ValueError(f"cross_entropy: out, y and mask must be [n, classes], [n] and [n], not {shapes}")
+        wrong = mask & ((y < 0) | (y >= out.shape[1]))
+        if wrong.any():  # else this rank alone would raise, or its GPU fail
+            raise ValueError(f"cross_entropy: y is {int(y[wrong][0])} under the mask; there are {out.shape[1]} classes")
 
     ranks.together(check)
     count = ranks.count_of(mask.sum())

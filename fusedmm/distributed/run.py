@@ -63,14 +63,16 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     if x.dim() > 2 or val.dim() > 1:
         return None
     rows, ranks = part.cols.whole, part.home.ranks
-    size, shares = rows * x.shape[1] * x.element_size(), ranks.pieces
+    least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
+    size, shares, step = rows * width * x.element_size(), ranks.pieces, least
     if not shares:
         hidden = part.home.total >= ENTRIES * rows * ranks.count
         line = max(LINE, 1 << (OVERLAPS // rows).bit_length())
-        lines = size // (rows * line) if x.is_cuda and size >= LARGE and hidden else 2
+        lines = size // (rows * line) if x.is_cuda and size >= LARGE and hidden else 0
         shares = (1,) * (1 if size < OVERLAPS else max(2, lines, -(-size // PIECE)))
-    least, width = LOAD // x.element_size() if x.is_cuda else 1, x.shape[1]
-    ends = [width * sum(shares[:k]) // sum(shares) // least * least for k in range(len(shares))]
+        if len(shares) == lines:
+            step = line // x.element_size()  # all are whole lines, and the last one has what is left
+    ends = [width * sum(shares[:k]) // sum(shares) // step * step for k in range(len(shares))]
     pieces = [(a, b - a) for a, b in pairwise([*ends, width])]
     fits = all(n >= (least if x.is_cuda else CHANNELS) for _, n in pieces)
     return pieces if fits and len(pieces) > 1 else None

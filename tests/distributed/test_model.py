@@ -123,6 +123,7 @@ def test_a_pass_that_failed_leaves_nothing():
         (lambda rank: torch.nn.Linear(3, 2, bias=rank == 0), "rank 1 has a model of 1 tensors"),
         (lambda rank: torch.nn.Linear(3, 2).requires_grad_(rank == 0), "rank 1 has weight .* requires_grad False"),
         (lambda rank: torch.nn.Sequential(torch.nn.BatchNorm1d(3)), "0 is a BatchNorm1d"),
+        (lambda rank: torch.nn.BatchNorm1d(3), "rank 0: replicate: the model is a BatchNorm1d"),
         (lambda rank: nn.GCNConv(-1, 2), "rank 0: replicate: lin.weight has no size yet"),
     ],
 )
@@ -144,6 +145,11 @@ def test_loss_refuses():
             cross_entropy(torch.zeros(2, 3), y, none if ranks.rank == 0 else y, ranks)
         with pytest.raises(ValueError, match="rank 0: cross_entropy: out, y and mask must be"):
             cross_entropy(torch.zeros(3 - ranks.rank, 3), y, none, ranks)
+        for wrong in (3, -1):  # of rank 1 alone, and only where it counts
+            given = torch.tensor([0, wrong if ranks.rank else 2])
+            with pytest.raises(ValueError, match=f"rank 1: cross_entropy: y is {wrong} under the mask; there are 3"):
+                cross_entropy(torch.zeros(2, 3), given, ~none, ranks)
+            assert cross_entropy(torch.zeros(2, 3), given, given == 0, ranks) > 0
         return True
 
     assert on_ranks(2, work) == [True, True]

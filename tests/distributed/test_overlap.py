@@ -110,6 +110,9 @@ def test_the_rule_leaves_small_messages_whole():
     [
         (128, torch.float32, 1, 1, [32] * 4),
         (100, torch.float32, 1, 1, [32, 32, 36]),
+        (200, torch.float32, 1, 1, [32] * 5 + [40]),
+        (150, torch.float32, 1, 1, [32] * 3 + [54]),
+        (172, torch.bfloat16, 1, 1, [64, 108]),
         (32, torch.float32, 1, 1, [16] * 2),
         (256, torch.bfloat16, 1, 1, [64] * 4),
         (256, torch.float32, 150, 1, [64] * 4),
