@@ -242,7 +242,7 @@ def main(argv: list[str]) -> None:
     if document["op"] != "host":
         try:
             writer(document["op"]).plot(document, options.plot)
-            if document["op"] in (*CASES, "fused", "spgemm"):
+            if document["op"] in (*CASES, "fused", "spgemm", "epochs"):
                 plots.beside(document, options.plot, RESULTS / f"ceilings-{document['device']}.json")
         except ImportError as error:
             print(f"no plot ({error}); where matplotlib is: python -m benchmarks plot {options.json}")

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from benchmarks import curves
-from benchmarks.reading import Document, best, gflops, machine, role, shape, size_text, time_text
+from benchmarks.reading import Document, best, gflops, machine, role, setting, shape, size_text, time_text
 from benchmarks.store import draw, load
 
 
@@ -89,13 +89,22 @@ def sides(document: Document, title: str, names: dict[str, str], path: Path) -> 
         axes.minorticks_off()
         axes.tick_params(length=0)
         axes.spines[["top", "right", "bottom"]].set_visible(False)
-    graphs = [c["graph"].replace("-symmetric", "'s size") for c in cases]
+    graphs = [c["graph"].replace("s-symmetric", "s' size").replace("-symmetric", "'s size") for c in cases]
     edges = [f"{graph}\n{c['nnz']:,} edges" for graph, c in zip(graphs, cases, strict=True)]
     both[0].set_yticks(range(len(cases)), edges, fontsize=10)
     figure.suptitle(f"{title}\n{machine(document)}; logarithmic, shorter is better", fontsize=11)
     handles, labels = both[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False, fontsize=10)
     draw(figure, path)
+
+
+def epochs(path: Path) -> None:
+    """Draws every GPU's epoch whose results lie beside ``path`` in one picture there, ``epochs-cuda.png``."""
+    documents = [load(file) for file in sorted(path.parent.glob("epochs-cuda*.json"))]
+    cases = [c | {"graph": f"{setting(c).split()[0]}, {c['graph']}"} for found in documents for c in found["cases"]]
+    names = {"auto": "fusedmm", "PyG compiled": "PyG, compiled", "PyG with torch.sparse": "PyG on torch.sparse"}
+    title = "An epoch of two layers with Adam, 128 features, float32"
+    sides(documents[0] | {"cases": cases}, title, names, path.with_name("epochs-cuda.png"))
 
 
 def over(document: Document, peer: str) -> dict[str, dict[int, float]]:
@@ -143,7 +152,11 @@ def squares(document: Document, peer: str, path: Path) -> None:
 
 
 def beside(document: Document, path: Path, ceilings: Path) -> None:
-    """The plots that go with a suite, next to ``path``; of cases that say how wide they are, but for SpGEMM's."""
+    """The plots that go with a suite, next to ``path``; of cases that say how wide they are, where there are widths."""
+    if document["op"] == "epochs":
+        if document["device"] == "cuda":
+            epochs(path)
+        return
     if document["op"] == "spgemm":
         curves.profiles(document, path.with_name(f"{path.stem}-profiles.png"))
         if document["device"] == "cpu":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import fusedmm
-from benchmarks import answers, hypergraph, store
+from benchmarks import answers, hypergraph, plots, store
 
 
 def test_shares_of_a_copy_are_of_those_that_ran() -> None:
@@ -73,3 +74,19 @@ def test_a_table_of_messages_has_a_column_for_each_width() -> None:
     table = answers.messages({"cases": [{"graph": "g", "case": case, "contenders": contenders} for case in of]})
     assert "| graph | call | edges | threads | F 1 | F 8 |" in table
     assert "| g | copy_rhs sum | sorted | 2 | 1.50 | 1.50 |" in table
+
+
+def test_epochs_of_all_graphs_share_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file's cases are there, under the name of their layer, and the picture lies beside the files."""
+    contenders = {name: {"us": us, "peak_mib": us} for name, us in (("auto", 2.0), ("PyG compiled", 6.0))}
+    case = {"case": "GATConv epoch", "nnz": 7, "contenders": contenders, "refused": {"PyG": "not tried: too large"}}
+    head = {"op": "epochs", "device": "cuda", "conditions": {"gpu": "a GPU", "torch": "2"}}
+    for graph in ("arxiv-symmetric", "products-symmetric"):
+        document = {**head, "cases": [case | {"graph": graph}]}
+        (tmp_path / f"epochs-cuda-{graph}.json").write_text(json.dumps(document))
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "sides", lambda document, *rest: drawn.append((document["cases"], rest[-1])))
+    plots.beside(json.loads((tmp_path / "epochs-cuda-arxiv-symmetric.json").read_text()), tmp_path / "a.png", tmp_path)
+    ((cases, path),) = drawn
+    assert [c["graph"] for c in cases] == ["GATConv, arxiv-symmetric", "GATConv, products-symmetric"]
+    assert path == tmp_path / "epochs-cuda.png"
