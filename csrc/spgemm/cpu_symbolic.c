@@ -92,10 +92,12 @@ static fmm_status pack(const fmm_exec *exec, symbolic *s)
     for (int64_t k = 0; k < rows; k++) s->runs[k + 1] += s->runs[k];
     fmm_parallel(exec, s->a->nnz, add_runs, s);
     if (s->run_products + s->b->nnz > s->total / 100 * SAVES) return FMM_OK;
-    const size_t pair = sizeof *s->run_bits + sizeof *s->run_words;
-    TRY(fmm_spgemm_ask(exec, (size_t)s->runs[rows] * pair, &m));
-    s->run_bits = (uint64_t *)(void *)m.base;
-    s->run_words = (int32_t *)(void *)(s->run_bits + s->runs[rows]);
+    m = (spgemm_memory){0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        s->run_bits = fmm_spgemm_take(&m, s->runs[rows], sizeof *s->run_bits);
+        s->run_words = fmm_spgemm_take(&m, s->runs[rows], sizeof *s->run_words);
+    }
     fmm_parallel(exec, rows, compress, s);
     return FMM_OK;
 }
