@@ -71,8 +71,8 @@ typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
     fmm_csr a, b;
-    const fmm_spgemm *of;      /* or, in a whole product, */
-    const symbolic *found;     /* what finds its columns */
+    const fmm_spgemm *of;      /* what is known of C; NULL in a whole product, */
+    const symbolic *found;     /* which finds C's columns by this; else NULL */
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
     spgemm_kind kind;
     spgemm_place *places; /* of the workers */

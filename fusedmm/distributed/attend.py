@@ -54,7 +54,7 @@ def attend_self_back(
     lse, rest, pos, pos_w, k, q, *others = kept
     result = others[0] if others else out.view_as(heads)
     up = gout.contiguous().view_as(heads)
-    begin_early(plan, "_attend_self_back", q, lse, rest, up)  # the large one last: the next but one waits for its slot
+    begin_early(plan, "_attend_self_back", q, lse, rest, up)  # the large one last, so that no other waits for its slot
     gbias = gout.sum(0) if bias else gout.new_empty(0)
     delta, gq, _ = _delta(up, result, lse, rest, none, pos, pos_w, none, slope)
     given = q, k, heads, none, none, none, seed, lse, rest, delta, up, none
