@@ -142,18 +142,18 @@ make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip,
 
 /* The rows from begin to end. */
 struct row_share {
-    int64_t begin, end;
+    int32_t begin, end;
 };
 /* Those of the k-th of n, to whom rows are dealt out evenly. */
 static __device__ __forceinline__ row_share share_of(int64_t rows, int64_t k, int64_t n)
 {
-    return row_share{rows * k / n, rows * (k + 1) / n};
+    return row_share{int32_t(rows * k / n), int32_t(rows * (k + 1) / n)};
 }
 
 /* Lane r knows how far row r of the warp is: the next entry and the end. */
 static __device__ __forceinline__ int2 progress_of(const csr_view &a, const row_share &own)
 {
-    const int64_t row = own.begin + threadIdx.x % WARP;
+    const int32_t row = own.begin + int(threadIdx.x % WARP);
     if (row >= own.end) return make_int2(0, 0);
     int64_t begin;
     const int64_t length = row_range(a, row, &begin);

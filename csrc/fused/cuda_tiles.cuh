@@ -87,8 +87,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     asm volatile("" : "+r"(own_at));
     const row_share own = share_of(s.a.rows, blockIdx.x, gridDim.x);
     const int team = threadIdx.x / LANES, member = team & ((1 << s.shift) - 1);
-    const int64_t row = own.begin + (team >> s.shift);
-    const bool is_row = row < own.end;
+    const int row = own.begin + (team >> s.shift) < own.end ? own.begin + (team >> s.shift) : -1;
     const int feat = int(s.feat), stride = LANES << s.shift;
 
     const tiles_ring<float, S> windows =
@@ -103,7 +102,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     };
 
     int64_t begin = 0, length = 0;
-    if (is_row) length = row_range(s.a, row, &begin);
+    if (row >= 0) length = row_range(s.a, row, &begin);
     const int end = int(begin + length);
     int at = int(begin) + member * LANES; /* of the chunk in near_next */
     uint32_t near = NONE, near_next = NONE;
@@ -143,7 +142,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             float *const all = &sum[c / VEC][c % VEC];
             for (int d = LANES; d < stride; d *= 2) *all += __shfl_xor_sync(ALL, *all, d);
             const int k = column(c / VEC) + c % VEC;
-            if (member == 0 && is_row && k < feat) to[k] = ((added ? to[k] : 0.f) + *all) / share;
+            if (member == 0 && row >= 0 && k < feat) to[k] = ((added ? to[k] : 0.f) + *all) / share;
             *all = 0;
         }
         added = true;
@@ -206,7 +205,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     fetch();
     windows.copy_window(0);
-    read(s.x + (is_row ? row : 0) * s.x_row, true, mine);
+    read(s.x + max(row, 0) * s.x_row, true, mine);
     for (int w = 0; w < windows.windows; w++) {
         const int leaving = w - S::READY + 1;
         const uint32_t base = uint32_t(max(leaving, 0)) * S::W;

@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     windows.copy_window(0);
     float mine[ROWS][PER][VEC]; /* the warp's rows of a */
     UNROLLED(r, ROWS) {
-        const int64_t row = min(own.begin + r, s.s.rows - 1);
+        const int64_t row = min(int64_t(own.begin) + r, s.s.rows - 1);
         read_part<S>(s.a + row * s.a_row + column, left_of_row, s.packs, mine[r]);
     }
     for (int w = 0; w < windows.windows; w++) {
