@@ -144,10 +144,10 @@ make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip,
 struct row_share {
     int32_t begin, end;
 };
-/* Those of the k-th of n, to whom rows are dealt out evenly. */
-static __device__ __forceinline__ row_share share_of(int64_t rows, int64_t k, int64_t n)
+/* Those of the k-th, where each has `step` rows in units of 2^-32. */
+static __device__ __forceinline__ row_share share_of(int64_t step, int64_t k)
 {
-    return row_share{int32_t(rows * k / n), int32_t(rows * (k + 1) / n)};
+    return row_share{int32_t(step * k >> 32), int32_t(step * (k + 1) >> 32)};
 }
 
 /* Lane r knows how far row r of the warp is: the next entry and the end. */
@@ -170,11 +170,12 @@ static __device__ __forceinline__ int count_in_window(int32_t near, uint32_t bas
 
 /* ---- on the host ---- */
 
-/* Fails with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared
- * memory. */
+/* Deals the rows out evenly to the warps of all blocks; args.step says how many each has. Fails
+ * with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared memory.
+ */
 template <class S, class Args>
-static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64_t blocks,
-                               int64_t strips, const Args &args)
+static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64_t rows,
+                               int64_t blocks, int64_t strips, Args args)
 {
     static_assert(S::BYTES <= 227 * 1024, "what a block of 9.0 and 10.0 can have");
     cudaFuncAttributes has;
@@ -185,6 +186,7 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
         (void)cudaGetLastError();
         return FMM_UNSUPPORTED;
     }
+    args.step = (rows << 32) / (blocks * S::WARPS) + 1; /* a little more, so that none is left */
     const dim3 grid((unsigned)blocks, (unsigned)strips);
     kernel<<<grid, S::WARPS * WARP, S::BYTES, stream_of(exec)>>>(args);
     return FMM_OK;

@@ -40,9 +40,9 @@ struct fused_tiles_args {
     edge_view val;
     const float *x, *y;
     float *out;
-    int64_t x_row, y_row, out_row, feat;
-    int32_t shift; /* 2^shift groups share a row */
-    bool packs;    /* rows of y can be read 16 bytes at a time */
+    int64_t x_row, y_row, out_row, feat, step; /* step: rows of a warp, see share_of */
+    int32_t shift;                             /* 2^shift groups share a row */
+    bool packs;                                /* rows of y can be read 16 bytes at a time */
     bool mean, linear;
     edge_program<float> edge;
 };
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     auto column = [&](int i) { return (i * LANES + place) * VEC; };
     uint32_t own_at = uint32_t(__cvta_generic_to_shared(memory)) + place * 16;
     asm volatile("" : "+r"(own_at));
-    const row_share own = share_of(s.a.rows, blockIdx.x, gridDim.x);
+    const row_share own = share_of(s.step * S::WARPS, blockIdx.x);
     const int team = threadIdx.x / LANES, member = team & ((1 << s.shift) - 1);
     const int row = own.begin + (team >> s.shift) < own.end ? own.begin + (team >> s.shift) : -1;
     const int feat = int(s.feat), stride = LANES << s.shift;

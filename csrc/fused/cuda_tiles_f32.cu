@@ -29,7 +29,7 @@ template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fu
     const bool plain = s.edge.valued && s.val.data && !s.val.eid && s.val.dtype == FMM_F32 &&
                        s.val.row_stride == 1;
     return launch_tiles<S, fused_tiles_args>(
-        exec, plain ? fused_tiles<S, true> : fused_tiles<S, false>, blocks, 1, s);
+        exec, plain ? fused_tiles<S, true> : fused_tiles<S, false>, s.a.rows, blocks, 1, s);
 }
 
 /* Rows of up to 128, 256 or 512 bytes, in windows of 32 KB. Runs `segments` where the card cannot.

@@ -30,6 +30,7 @@ struct sddmm_tiles_args {
     const float *a, *b;
     float *e;
     int64_t a_row, b_row, e_row, feat; /* how far apart rows are, and how wide those of a and b */
+    int64_t step;                      /* rows of a warp, see share_of */
     bool packs;                        /* rows of a and b can be read 16 bytes at a time */
 };
 
@@ -70,8 +71,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
     const int place = lane % LANES; /* in the group */
     uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;
-    const row_share own =
-        share_of(s.s.rows, int64_t(blockIdx.x) * S::WARPS + warp, int64_t(gridDim.x) * S::WARPS);
+    const row_share own = share_of(s.step, int64_t(blockIdx.x) * S::WARPS + warp);
     const int64_t column = place * VEC, left_of_row = s.feat - column;
 
     const tiles_ring<float, S> windows =

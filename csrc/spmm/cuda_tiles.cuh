@@ -36,7 +36,7 @@ template <class T> struct tiles_args {
     edge_view val;
     const T *x;
     T *y;
-    int64_t x_row, y_row, feat;
+    int64_t x_row, y_row, feat, step; /* step: rows of a warp, see share_of */
     bool packs, mean; /* packs: rows of x and y can be accessed 16 bytes at a time */
 };
 
@@ -71,8 +71,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<A> *const lists =
         reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
-    const row_share own =
-        share_of(s.a.rows, int64_t(blockIdx.x) * S::WARPS + warp, int64_t(gridDim.x) * S::WARPS);
+    const row_share own = share_of(s.step, int64_t(blockIdx.x) * S::WARPS + warp);
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
     const tiles_ring<T, S> windows =

@@ -17,7 +17,7 @@ static fmm_status launch(const fmm_exec *exec, int64_t blocks, const tiles_args<
         s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
     return launch_tiles<S, tiles_args<T>>(exec,
                                           plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>,
-                                          blocks, ceil_div(s.feat, S::STRIP), s);
+                                          s.a.rows, blocks, ceil_div(s.feat, S::STRIP), s);
 }
 
 /* The number of rows is a part of the shape, since a warp's sums are registers. */
