@@ -38,7 +38,10 @@ template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const ti
     enum { W = sizeof(T) == 8 ? 112 : 128 };
     const int64_t bytes = s.feat * (int64_t)sizeof(T);
     if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
-    if (bytes <= 256) return choose_rows<T, 8, 2, 2 * W>(exec, s);
+    /* Narrow strips, too, where 16 rows a block would leave half of the card empty. */
+    const int64_t blocks = ceil_div(s.a.rows, 16) * ceil_div(bytes, 512);
+    if (bytes <= 256 || 2 * blocks <= fmm_cuda_processors(exec->index))
+        return choose_rows<T, 8, 2, 2 * W>(exec, s);
     return choose_rows<T, 16, 2, W>(exec, s);
 }
 
