@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 {
 #if TILES_POSSIBLE(__CUDA_ARCH__)
     typedef typename sum_of<T>::type A;
-    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
+    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS, UNROLL = PER == 1 ? 4 : 2 };
     char *const memory = block_memory();
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             __syncwarp(); /* once for the lists of all rows */
             UNROLLED(r, ROWS) {
                 const tiles_entry<A> *const list = lists + r * S::LIST;
-#pragma unroll 2
+#pragma unroll UNROLL
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
                     const tiles_entry<A> entry = list[k + group];
                     uint4 row[PER];
