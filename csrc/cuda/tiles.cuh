@@ -140,10 +140,21 @@ make_ring(char *memory, const T *x, int64_t stride, int32_t cols, int64_t strip,
 
 /* ---- what warps do that own ROWS rows each ---- */
 
-/* Lane r knows how far row r of the warp is: the next entry and the end. */
-static __device__ __forceinline__ int2 progress_of(const csr_view &a, int64_t row, bool is_row)
+/* The rows from begin to end. */
+struct row_share {
+    int32_t begin, end;
+};
+/* Those of the k-th, where each has `step` rows in units of 2^-32. */
+static __device__ __forceinline__ row_share share_of(int64_t step, int64_t k)
 {
-    if (!is_row || row >= a.rows) return make_int2(0, 0);
+    return row_share{int32_t(step * k >> 32), int32_t(step * (k + 1) >> 32)};
+}
+
+/* Lane r knows how far row r of the warp is: the next entry and the end. */
+static __device__ __forceinline__ int2 progress_of(const csr_view &a, const row_share &own)
+{
+    const int32_t row = own.begin + int(threadIdx.x % WARP);
+    if (row >= own.end) return make_int2(0, 0);
     int64_t begin;
     const int64_t length = row_range(a, row, &begin);
     return make_int2((int)begin, (int)(begin + length));
@@ -159,11 +170,12 @@ static __device__ __forceinline__ int count_in_window(int32_t near, uint32_t bas
 
 /* ---- on the host ---- */
 
-/* Fails with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared
- * memory. */
+/* Deals the rows out evenly to the warps of all blocks; args.step says how many each has. Fails
+ * with FMM_UNSUPPORTED where the card, or the code this build has for it, lacks the shared memory.
+ */
 template <class S, class Args>
 static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64_t rows,
-                               int64_t strips, const Args &args)
+                               int64_t blocks, int64_t strips, Args args)
 {
     static_assert(S::BYTES <= 227 * 1024, "what a block of 9.0 and 10.0 can have");
     cudaFuncAttributes has;
@@ -174,22 +186,18 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
         (void)cudaGetLastError();
         return FMM_UNSUPPORTED;
     }
-    const dim3 grid((unsigned)ceil_div(rows, S::WARPS * S::ROWS), (unsigned)strips);
+    args.step = (rows << 32) / (blocks * S::WARPS) + 1; /* a little more, so that none is left */
+    const dim3 grid((unsigned)blocks, (unsigned)strips);
     kernel<<<grid, S::WARPS * WARP, S::BYTES, stream_of(exec)>>>(args);
     return FMM_OK;
 }
 
-/* How many rows a warp owns, up to 4. Fewer of them make more blocks. A block takes about the time
- * of its rows and one row more, for the copying, and each multiprocessor runs one at a time. */
-static inline int tiles_rows(const fmm_exec *exec, int64_t count, int64_t strips)
+/* How many blocks share the rows, for each strip. A block owns 16 to 64 rows, and each
+ * multiprocessor runs one at a time. As few waves of them as possible copy x as few times as
+ * possible, and all but small matrices fill the last wave. */
+static inline int64_t tiles_blocks(const fmm_exec *exec, int64_t rows, int64_t strips)
 {
-    const int at_once = fmm_cuda_processors(exec->index);
-    int best = 0;
-    int64_t least = 0;
-    for (int rows = 4; rows > 0; rows--) {
-        const int64_t blocks = ceil_div(count, 16 * rows) * strips;
-        const int64_t time = ceil_div(blocks, at_once) * (rows + 1);
-        if (!best || time < least) best = rows, least = time;
-    }
-    return best;
+    const int64_t at_once = fmm_cuda_processors(exec->index);
+    const int64_t waves = ceil_div(ceil_div(rows, 64) * strips, at_once);
+    return smaller(ceil_div(rows, 16), waves * at_once / strips);
 }

@@ -36,13 +36,14 @@ static const fmm_algorithm algorithms[] = {
 };
 
 /* Time of `segments` over that of `tiles` on uniform matrices of 3,072 x 1,024 to 32,768 x 8,192,
- * 70, 80 and 90 % zeros. K 128: 1.10 to 1.67, 1.01 to 1.54, 0.81 to 1.26, of the last 1.10 to 1.26
- * where blocks of 64 rows fill their last wave; 0.75 to 0.93 with 95 %, and 0.74 to 0.82 on 1,024 x
- * 1,024. K 64: 1.32 and 1.06. K 32: 1.05 to 1.62 of up to 4,096 and of 8,192 rows, 1.13 with 95 %,
- * 1.15 to 1.33 on 1,024 x 1,024; 0.78 of 4,267 x 4,267 with 89 %, 0.94 to 1.02 of 6,144 rows, 0.77
- * to 1.05 of more. Below 1 are 6,144 and 12,288 rows, which no number of rows a block spreads
- * evenly over 132 multiprocessors, those of an H200, and 4,267, which are a few too many for one
- * wave. */
+ * 70, 80 and 90 % zeros, on an H100. K 128: 1.08 to 1.47, 1.00 to 1.41, 0.82 to 1.15, of the last
+ * 1.09 to 1.15 where blocks of 64 rows fill their last wave; 0.63 to 0.72 on 1,024 x 1,024. K 64:
+ * 1.09 to 1.27, 0.95 to 1.35, 0.90 to 1.30; 0.85 on 1,024 x 1,024. K 32: 0.97 to 1.39 of up to
+ * 4,096 and of 8,192 rows, 1.01 to 1.10 on 1,024 x 1,024; 0.93 to 1.10 of 6,144 rows, 0.78 to 1.16
+ * of more. With 95 % zeros, on an H200, 0.75 to 0.93 at K 128 and 1.13 at K 32.
+ *
+ * 0.85 of 4,267 x 4,267 with 89 % at K 32: some blocks have 33 rows there, one too many for two
+ * groups to share each, and so half of the groups have none. */
 enum { BLOCK_ROWS = 64 };
 static bool fills_waves(int64_t rows, int64_t wave)
 {

@@ -40,9 +40,9 @@ struct fused_tiles_args {
     edge_view val;
     const float *x, *y;
     float *out;
-    int64_t x_row, y_row, out_row, feat;
-    int32_t shift; /* 2^shift groups share a row */
-    bool packs;    /* rows of y can be read 16 bytes at a time */
+    int64_t x_row, y_row, out_row, feat, step; /* step: rows of a warp, see share_of */
+    int32_t shift;                             /* 2^shift groups share a row */
+    bool packs;                                /* rows of y can be read 16 bytes at a time */
     bool mean, linear;
     edge_program<float> edge;
 };
@@ -85,10 +85,10 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     auto column = [&](int i) { return (i * LANES + place) * VEC; };
     uint32_t own_at = uint32_t(__cvta_generic_to_shared(memory)) + place * 16;
     asm volatile("" : "+r"(own_at));
-    const int64_t team = int64_t(blockIdx.x) * S::WARPS * S::GROUPS + threadIdx.x / LANES;
-    const int64_t row = team >> s.shift;
-    const int feat = int(s.feat);
-    const int member = int(team & ((1 << s.shift) - 1)), stride = LANES << s.shift;
+    const row_share own = share_of(s.step * S::WARPS, blockIdx.x);
+    const int team = threadIdx.x / LANES, member = team & ((1 << s.shift) - 1);
+    const int row = own.begin + (team >> s.shift) < own.end ? own.begin + (team >> s.shift) : -1;
+    const int feat = int(s.feat), stride = LANES << s.shift;
 
     const tiles_ring<float, S> windows =
         make_ring<float, S>(memory, s.y, s.y_row, s.a.cols, 0, s.feat, s.packs, true);
@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     };
 
     int64_t begin = 0, length = 0;
-    if (row < s.a.rows) length = row_range(s.a, row, &begin);
+    if (row >= 0) length = row_range(s.a, row, &begin);
     const int end = int(begin + length);
     int at = int(begin) + member * LANES; /* of the chunk in near_next */
     uint32_t near = NONE, near_next = NONE;
@@ -142,8 +142,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             float *const all = &sum[c / VEC][c % VEC];
             for (int d = LANES; d < stride; d *= 2) *all += __shfl_xor_sync(ALL, *all, d);
             const int k = column(c / VEC) + c % VEC;
-            if (member == 0 && row < s.a.rows && k < feat)
-                to[k] = ((added ? to[k] : 0.f) + *all) / share;
+            if (member == 0 && row >= 0 && k < feat) to[k] = ((added ? to[k] : 0.f) + *all) / share;
             *all = 0;
         }
         added = true;
@@ -206,7 +205,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     fetch();
     windows.copy_window(0);
-    read(s.x + (row < s.a.rows ? row : 0) * s.x_row, true, mine);
+    read(s.x + max(row, 0) * s.x_row, true, mine);
     for (int w = 0; w < windows.windows; w++) {
         const int leaving = w - S::READY + 1;
         const uint32_t base = uint32_t(max(leaving, 0)) * S::W;

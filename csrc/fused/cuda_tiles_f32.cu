@@ -20,24 +20,16 @@ bool fmm_fused_tiles_supports(const fmm_call *call)
            fmm_fused_segments_supports(call) && edge_of_fusion<float>(f).kind != EDGE_PROGRAM;
 }
 
-/* Chooses how many groups share a row, as a power of 2. The more of them do, the more blocks there
- * are; tiles_rows (cuda/tiles.cuh) says what time blocks take. Plain values are read without the
- * caller's order of edges and without a branch on their type. */
+/* As many groups share a row, by a power of 2, as a block has for each of its rows. Plain values
+ * are read without the caller's order of edges and without a branch on their type. */
 template <class S> static fmm_status launch_fused_tiles(const fmm_exec *exec, fused_tiles_args s)
 {
-    const int at_once = fmm_cuda_processors(exec->index);
-    int64_t least = INT64_MAX;
-    for (int shift = 0; S::GROUPS >> shift; shift++) {
-        const int64_t blocks = ceil_div(s.a.rows << shift, S::WARPS * S::GROUPS);
-        const int64_t time = ceil_div(blocks, at_once) * ((S::GROUPS >> shift) + 1);
-        if (time < least) least = time, s.shift = shift;
-    }
-    /* launch_tiles counts a block's rows as if each warp had one; here each group has one. */
+    const int64_t blocks = tiles_blocks(exec, s.a.rows, 1), rows = ceil_div(s.a.rows, blocks);
+    s.shift = rows <= S::WARPS ? 2 : rows <= 2 * S::WARPS ? 1 : 0;
     const bool plain = s.edge.valued && s.val.data && !s.val.eid && s.val.dtype == FMM_F32 &&
                        s.val.row_stride == 1;
-    return launch_tiles<S, fused_tiles_args>(exec,
-                                             plain ? fused_tiles<S, true> : fused_tiles<S, false>,
-                                             ceil_div(s.a.rows << s.shift, S::GROUPS), 1, s);
+    return launch_tiles<S, fused_tiles_args>(
+        exec, plain ? fused_tiles<S, true> : fused_tiles<S, false>, s.a.rows, blocks, 1, s);
 }
 
 /* Rows of up to 128, 256 or 512 bytes, in windows of 32 KB. Runs `segments` where the card cannot.

@@ -30,14 +30,15 @@ static const fmm_algorithm algorithms[] = {
     {0},
 };
 
-/* `tiles` took 0.66 to 0.97 of the time of `segments` at K 32; at K 128 and 256, of 2 million
- * places and more, 5 to 30 % full, 0.53 to 1.00, but of a million 1.03 and 1.20. */
+/* Time of `tiles` over that of `segments` on uniform matrices 10 to 30 % full, one H100. K 32: 0.69
+ * to 1.10. K 64 and 128: 0.63 to 1.07 of 2 million places and more, 0.87 to 1.50 of a million. K
+ * 256: 0.83 to 1.19, in the mean 0.99, of 50 million places and more, 1.03 to 1.53 of fewer. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     const int64_t feat = call->x->feat;
-    const bool narrow = feat <= 32, large = call->a->rows * call->a->cols > 1 << 20;
-    if (feat >= 16 && (narrow || large) && fmm_may_be_tiled(call->a) &&
-        fmm_sddmm_tiles_supports(call))
+    const int64_t places = call->a->rows * call->a->cols;
+    const bool wins = feat <= 32 || places > (feat <= 128 ? 1 << 20 : 1 << 25);
+    if (feat >= 16 && wins && fmm_may_be_tiled(call->a) && fmm_sddmm_tiles_supports(call))
         return &algorithms[2];
     return fmm_sddmm_segments_supports(call) ? &algorithms[1] : &algorithms[0];
 }

@@ -30,6 +30,7 @@ struct sddmm_tiles_args {
     const float *a, *b;
     float *e;
     int64_t a_row, b_row, e_row, feat; /* how far apart rows are, and how wide those of a and b */
+    int64_t step;                      /* rows of a warp, see share_of */
     bool packs;                        /* rows of a and b can be read 16 bytes at a time */
 };
 
@@ -70,13 +71,13 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / LANES;
     const int place = lane % LANES; /* in the group */
     uint32_t *const list = reinterpret_cast<uint32_t *>(memory + S::LISTS_AT) + warp * WARP;
-    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
+    const row_share own = share_of(s.step, int64_t(blockIdx.x) * S::WARPS + warp);
     const int64_t column = place * VEC, left_of_row = s.feat - column;
 
     const tiles_ring<float, S> windows =
         make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs, true);
 
-    const int2 progress = progress_of(s.s, first_row + lane, lane < ROWS);
+    const int2 progress = progress_of(s.s, own);
     int at = progress.x;
     const int end = progress.y;
     /* The columns of the next WARP entries of each row, one to a lane. */
@@ -92,7 +93,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     windows.copy_window(0);
     float mine[ROWS][PER][VEC]; /* the warp's rows of a */
     UNROLLED(r, ROWS) {
-        const int64_t row = min(first_row + r, s.s.rows - 1);
+        const int64_t row = min(int64_t(own.begin) + r, s.s.rows - 1);
         read_part<S>(s.a + row * s.a_row + column, left_of_row, s.packs, mine[r]);
     }
     for (int w = 0; w < windows.windows; w++) {

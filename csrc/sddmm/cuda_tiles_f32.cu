@@ -19,10 +19,10 @@ bool fmm_sddmm_tiles_supports(const fmm_call *call)
 template <int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const sddmm_tiles_args &s)
 {
-    const int rows = tiles_rows(exec, s.s.rows, 1);
-    return for_least<1, 2, 3, 4>(rows, [&](auto warp_rows) {
+    const int64_t blocks = tiles_blocks(exec, s.s.rows, 1);
+    return for_least<1, 2, 3, 4>(ceil_div(s.s.rows, 16 * blocks), [&](auto warp_rows) {
         typedef sddmm_shape<LANES, PER, W, warp_rows> S;
-        return launch_tiles<S, sddmm_tiles_args>(exec, sddmm_tiles<S>, s.s.rows, 1, s);
+        return launch_tiles<S, sddmm_tiles_args>(exec, sddmm_tiles<S>, s.s.rows, blocks, 1, s);
     });
 }
 

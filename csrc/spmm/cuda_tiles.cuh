@@ -1,9 +1,9 @@
 /* SpMM `tiles`: y[i,:] = sum_p val[p] * x[idx[p],:] for rows that share many columns, as those of
  * pruned networks do.
  *
- * A block owns WARPS * ROWS rows of y and a strip of columns of x. It walks over x in windows of W
- * rows, each copied once into shared memory (cuda/tiles.cuh), where every row of the block finds
- * what it needs. So gathering from L2, which bounds `segments`, becomes gathering from shared
+ * A block owns up to WARPS * ROWS rows of y and a strip of columns of x. It walks over x in windows
+ * of W rows, each copied once into shared memory (cuda/tiles.cuh), where every row of the block
+ * finds what it needs. So gathering from L2, which bounds `segments`, becomes gathering from shared
  * memory.
  *
  *     warp's row r    p p p p | p p p p p | p p p ...    entries, in rising order of columns
@@ -25,7 +25,8 @@
  *
  * What no window took, because columns do not rise or lie outside the matrix, is added at the end
  * from global memory: right for any content, fast for sorted rows. A row has one owner and an order
- * that depends on the matrix alone. */
+ * that depends on the matrix alone; when its accumulators begin anew depends on the rows beside it,
+ * too, and so on the number of multiprocessors. */
 #pragma once
 
 #include "../cuda/tiles.cuh"
@@ -35,7 +36,7 @@ template <class T> struct tiles_args {
     edge_view val;
     const T *x;
     T *y;
-    int64_t x_row, y_row, feat;
+    int64_t x_row, y_row, feat, step; /* step: rows of a warp, see share_of */
     bool packs, mean; /* packs: rows of x and y can be accessed 16 bytes at a time */
 };
 
@@ -64,19 +65,19 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 {
 #if TILES_POSSIBLE(__CUDA_ARCH__)
     typedef typename sum_of<T>::type A;
-    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS };
+    enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS, UNROLL = PER == 1 ? 4 : 2 };
     char *const memory = block_memory();
     T *const ring = reinterpret_cast<T *>(memory);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<A> *const lists =
         reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
-    const int64_t first_row = (int64_t(blockIdx.x) * S::WARPS + warp) * ROWS;
+    const row_share own = share_of(s.step, int64_t(blockIdx.x) * S::WARPS + warp);
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
     const tiles_ring<T, S> windows =
         make_ring<T, S>(memory, s.x, s.x_row, s.a.cols, strip, s.feat, s.packs, false);
 
-    const int2 progress = progress_of(s.a, first_row + lane, lane < ROWS);
+    const int2 progress = progress_of(s.a, own);
     int at = progress.x;
     const int end = progress.y;
     const int length = end - at;
@@ -141,7 +142,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             __syncwarp(); /* once for the lists of all rows */
             UNROLLED(r, ROWS) {
                 const tiles_entry<A> *const list = lists + r * S::LIST;
-#pragma unroll 2
+#pragma unroll UNROLL
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
                     const tiles_entry<A> entry = list[k + group];
                     uint4 row[PER];
@@ -193,8 +194,8 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     UNROLLED(r, ROWS) {
         const int all = __shfl_sync(ALL, length, r);
         const A share = s.mean && all ? A(all) : A(1);
-        const bool here = group == 0 && first_row + r < s.a.rows;
-        T *const to = s.y + (first_row + r) * s.y_row + column;
+        const bool here = group == 0 && own.begin + r < own.end;
+        T *const to = s.y + (own.begin + r) * s.y_row + column;
         UNROLLED(c, PER * VEC) {
             const int at = c / VEC * S::LANES * VEC + c % VEC;
             A *const mine = &sum[r][c / VEC][c % VEC];

@@ -10,22 +10,24 @@
 #include "cuda.h"
 
 /* Plain values are read without the caller's order of edges and without a branch on their type. */
-template <class T, class S> static fmm_status launch(const fmm_exec *exec, const tiles_args<T> &s)
+template <class T, class S>
+static fmm_status launch(const fmm_exec *exec, int64_t blocks, const tiles_args<T> &s)
 {
     const bool plain =
         s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
     return launch_tiles<S, tiles_args<T>>(exec,
                                           plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>,
-                                          s.a.rows, ceil_div(s.feat, S::STRIP), s);
+                                          s.a.rows, blocks, ceil_div(s.feat, S::STRIP), s);
 }
 
 /* The number of rows is a part of the shape, since a warp's sums are registers. */
 template <class T, int LANES, int PER, int W>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
 {
-    const int rows = tiles_rows(exec, s.a.rows, ceil_div(s.feat, LANES * PER * (16 / sizeof(T))));
-    return for_least<1, 2, 3, 4>(rows, [&](auto warp_rows) {
-        return launch<T, tiles_shape<T, LANES, PER, W, warp_rows>>(exec, s);
+    typedef tiles_shape<T, LANES, PER, W, 1> one;
+    const int64_t blocks = tiles_blocks(exec, s.a.rows, ceil_div(s.feat, one::STRIP));
+    return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, one::WARPS * blocks), [&](auto warp_rows) {
+        return launch<T, tiles_shape<T, LANES, PER, W, warp_rows>>(exec, blocks, s);
     });
 }
 
@@ -36,7 +38,10 @@ template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const ti
     enum { W = sizeof(T) == 8 ? 112 : 128 };
     const int64_t bytes = s.feat * (int64_t)sizeof(T);
     if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
-    if (bytes <= 256) return choose_rows<T, 8, 2, 2 * W>(exec, s);
+    /* Narrow strips, too, where 16 rows a block would leave half of the card empty. */
+    const int64_t blocks = ceil_div(s.a.rows, 16) * ceil_div(bytes, 512);
+    if (bytes <= 256 || 2 * blocks <= fmm_cuda_processors(exec->index))
+        return choose_rows<T, 8, 2, 2 * W>(exec, s);
     return choose_rows<T, 16, 2, W>(exec, s);
 }
 

@@ -47,7 +47,7 @@ def test_fused_tiles(kind, feat, cuda):
     assert_right(fused(adj, *[w[:, 1 : feat + 1] for w in wide]), adj, x, y)
 
 
-@pytest.mark.parametrize("rows", [1, 60, 3000, 9000])
+@pytest.mark.parametrize("rows", [1, 60, 3000, 4267, 9000])
 @pytest.mark.parametrize("feat", [20, 128])
 def test_as_segments_at_any_number_of_rows(rows, feat, cuda):
     """More or fewer rows to a warp, none of which may leave the bound."""

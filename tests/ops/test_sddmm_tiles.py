@@ -63,6 +63,15 @@ def test_sddmm_tiles(kind, feat, cuda):
     assert_right(fusedmm.sddmm(adj, *[w[:, 1 : feat + 1] for w in wide], algorithm="tiles"), row, col, a, b)
 
 
+@pytest.mark.parametrize("rows", [1, 60, 3000, 4267, 9000])
+def test_sddmm_tiles_of_any_number_of_rows(rows, cuda):
+    """Rows are dealt out evenly: none to some warps, or two to one and three to another."""
+    adj = fusedmm.CSR.from_dense((torch.rand(rows, 300, device=cuda) < 0.2).float()).pattern()
+    a, b = torch.randn(rows, 100, device=cuda), torch.randn(300, 100, device=cuda)
+    row, col, _ = adj.coo()
+    assert_right(fusedmm.sddmm(adj, a, b, algorithm="tiles"), row, col, a, b)
+
+
 @pytest.mark.parametrize("bad", [-1, COLS, -(2**31), 2**31 - 1])
 def test_columns_outside_are_skipped(bad, cuda):
     """Their entries are 0, all others right."""

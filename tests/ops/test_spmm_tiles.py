@@ -31,6 +31,17 @@ def test_spmm_tiles(kind, dtype, feat, cuda):
         assert torch.equal(y, fusedmm.spmm(matrix_, wide[:, :feat], reduce=reduce, algorithm="tiles"))
 
 
+@pytest.mark.parametrize("rows", [1, 60, 3000, 4267, 9000])
+@pytest.mark.parametrize("feat", [32, 264])
+def test_spmm_tiles_of_any_number_of_rows(rows, feat, cuda):
+    """Rows are dealt out evenly, for one strip and for several."""
+    kept = torch.rand(rows, 300, device=cuda) < 0.2
+    adj = fusedmm.CSR.from_dense(kept * torch.randn(rows, 300, device=cuda))
+    x = torch.randn(300, feat, device=cuda)
+    y = fusedmm.spmm(adj, x, algorithm="tiles")
+    assert_within(y, *spmm_oracle(adj, x, "sum"), torch.float32)
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_sums_of_many_terms_are_put_aside(dtype, cuda):
     """Equal terms: one sum after the other would leave the bound, and rounding on the way even more."""
