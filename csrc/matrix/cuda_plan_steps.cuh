@@ -88,7 +88,8 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
         const int pieces = long_pieces(length, v.segment);
         if (pieces) atomicAdd(&counter[warp][SLOTS], pieces);
         for (int s = 0; s < SHARES && pieces; s++)
-            atomicAdd(&counter[warp][PIECES + s], piece_at(pieces, s + 1) - piece_at(pieces, s));
+            if (const int here = piece_at(pieces, s + 1) - piece_at(pieces, s); here)
+                atomicAdd(&counter[warp][PIECES + s], here);
     }
     __syncthreads();
 }
@@ -218,12 +219,12 @@ static __device__ __forceinline__ void list(const plan_view &p, const long_row &
 static __device__ void list_pieces(const plan_view &p, const long_row &mine, int *next)
 {
     const int lane = threadIdx.x % WARP;
-    const unsigned hubs = __ballot_sync(ALL, mine.pieces > HUB_PIECES);
     for (int s = 0; s < SHARES; s++) {
         const int begin = piece_at(mine.pieces, s), end = piece_at(mine.pieces, s + 1);
+        if (!__any_sync(ALL, begin < end)) continue;
         const int up_to = sum_to_lane(end - begin), at = next[s] + up_to - (end - begin);
         if (mine.pieces <= HUB_PIECES) list(p, mine, at, begin, end, 1);
-        for (unsigned left = hubs; left; left &= left - 1) {
+        for (unsigned left = __ballot_sync(ALL, mine.pieces > HUB_PIECES); left; left &= left - 1) {
             const int from = __ffs(left) - 1;
             const long_row hub = row_of_lane(mine, from);
             list(p, hub, __shfl_sync(ALL, at, from) + lane, piece_at(hub.pieces, s) + lane,

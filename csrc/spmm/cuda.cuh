@@ -216,11 +216,11 @@ static void choose_narrow(const fmm_exec *exec, const spmm_args<T> &s, int64_t n
  * on a uniform graph of 233,000 nodes, 0.76 to 0.90 on one of 133,000 and on R-MAT graphs of 0.2
  * and 2.4 million, and 0.92 to 0.97 on two others (H100; f32 and bf16, 96 to 256 columns). On a
  * uniform graph of 2.4 million nodes they took 1.02 to 1.05. Without hubs, whose rows stay in the
- * cache, all rows of a tile have to fit. */
+ * cache, all rows of a tile have to fit. Values behind an eid cost a sector for each tile. */
 template <class T> static bool narrow_tiles_pay(const fmm_exec *exec, const spmm_args<T> &s)
 {
     const int64_t row = s.feat_out * s.heads * int64_t(sizeof(T));
-    return few_columns_pay(exec->index, s.a.nnz, s.a.cols, row) &&
+    return !(s.val.data && s.val.eid) && few_columns_pay(exec->index, s.a.nnz, s.a.cols, row) &&
            (s.plan.long_rows_max || s.a.cols <= fmm_cuda_second_cache(exec->index) / 128);
 }
 
