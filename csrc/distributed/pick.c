@@ -18,7 +18,7 @@ static void pick_rows(int64_t first, int64_t last, void *ctx)
          * nothing else. */
         const int64_t i = call->wide ? ((const volatile int64_t *)call->from)[k]
                                      : ((const volatile int32_t *)call->from)[k];
-        unsigned char *y = call->y + k * call->bytes;
+        unsigned char *y = call->y + k * call->apart;
         if ((uint64_t)i < (uint64_t)call->rows)
             memcpy(y, call->x + i * call->stride, bytes);
         else
