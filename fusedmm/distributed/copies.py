@@ -24,7 +24,7 @@ from fusedmm._torch_compat import shared_memory
 
 SLOTS = 2
 ALIGNED = 256  # bytes at a multiple of which slots begin
-LEAST, MOST = 2**20, 2**29  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
+LEAST, MOST = 2**20, 2**32  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
 # Fewer bytes than FEW that come are read by one kernel, in words. It is soon over, and its launch takes less of the
 # host than those of a copy for each rank.
 FEW, WORD = 2**24, torch.complex128
