@@ -3,7 +3,7 @@
 #include "pick.h"
 
 /* (x, pick, y): bytes of [rows, bytes], whose rows may lie apart, numbers of rows, int32 or int64,
- * and where the rows of these numbers are written, [picked, bytes], whose rows may lie apart too. */
+ * and where the rows of these numbers are written, [picked, bytes], which may lie apart too. */
 FMM_KERNEL(pick_into, 3, 0)
 {
     tensor x, from, y;
