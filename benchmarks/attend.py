@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from benchmarks.case import random
-from benchmarks.check import UNIT
+from benchmarks.check import UNIT, finite
 from fusedmm import CSR
 
 LIMIT = 2**22  # channels of entries computed in float64
@@ -171,7 +171,7 @@ class Exact:
         """The norm of an error over the norm of the exact, of the result or gradient nearest to its limit; and that."""
         worst = 0.0, self.limits[0]
         for exact, result, picked, limit in zip(self.exact, found, self.picked, self.limits, strict=False):
-            if not bool(torch.isfinite(result).all()):
+            if not finite(result):
                 return float("inf"), limit
             error = result.detach()[picked].double() - exact
             ratio = float(error.norm() / exact.norm().clamp(min=1e-300))

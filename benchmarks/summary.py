@@ -1,4 +1,5 @@
-"""The tables of README.md and docs/benchmarks.md: how many times faster each operation is than its best peer.
+"""The tables of README.md and docs/benchmarks.md, and others that are made of several results: how many times faster
+each operation is than its best peer.
 
 A line stands for the cases that its pattern finds in one or more results. Of a case that was measured twice, as with
 and without compiled peers, the smaller figure counts.
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import absolute
+from benchmarks import absolute, attention_report
 from benchmarks.reading import Document, best, card, geomean, grid, setting
 from benchmarks.store import named
 
@@ -33,7 +34,7 @@ PEERS = {  # beginnings of contenders' names, and how they are called here
     "PyG by": "PyG",
     "in float32": "`spmm` in float32",
 }
-COMPILED = tuple(f"attention-cuda-compiled{graph}" for graph in ("", "-reddit", "-products"))
+ATTENTION = tuple(f"attention-cuda{form}" for form in ("-compiled", "-compiled-reddit", "-compiled-products", ""))
 LAYERS = ("layers-cuda-compiled", "layers-cuda-compiled-reddit")
 SAMPLED = "fresh edges of"
 
@@ -59,7 +60,7 @@ CUDA = [
     Line("`GATConv`, 8 heads of 8", "graph", ("gat-layer-cuda",), split="GATConv"),
     Line("attention layers", "graph", LAYERS, r"^(GAT|Transformer|AGNN)", r"^\w+ \w+"),
     Line("`GCNConv`, `SAGEConv`", "graph", ("layers-cuda", *LAYERS), r"^(GCNConv|SAGEConv) \d", r"^\w+ \w+"),
-    Line("`attention`", "graph", COMPILED, split=r"^\w+ \w+"),
+    Line("`attention`", "graph", ATTENTION, r"float32 forward \+ backward", r"^\w+ \w+"),
     Line("`spmm`", "real graph", ("spmm-cuda",), split=r"K \d+"),
     Line("`spmm`", "large twin", ("spmm-cuda-twins",), split=r"K \d+"),
     Line("`spmm`", "pruned layer", ("spmm-cuda-pruned",), split=r"K \d+"),
@@ -237,6 +238,7 @@ TABLES: dict[str, Callable[[Path], str]] = {  # of a page's mark
     "bench_cpu": long(CPU, AT),
     "bench_more_cpu": long(MORE_CPU, AT),
     "cpu_beside": long(AIMS_CPU, AT),
+    **attention_report.TABLES,
 }
 
 

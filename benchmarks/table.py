@@ -76,7 +76,7 @@ def _row(c: Document) -> list[str]:
         _cell(c, peer) + (f" ({peer})" if peer else ""),
         "" if c["speedup"] is None else f"{c['speedup']:.2f}",
         f"{100 * min(wall) / auto['us']:.0f} %" if wall else "",
-        f"{auto['error']:.1e}" if "error" in auto else "",
+        f"{auto['error']:.1e}" if "error" in auto else "not checked" if "not_checked" in auto else "",
     ]
 
 

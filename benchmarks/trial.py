@@ -203,6 +203,17 @@ def _reason(error: BaseException) -> str:
     return "out of memory" if memory else f"{type(error).__name__}: {str(error).partition(chr(10))[0][:100]}"
 
 
+def _checked(check: Callable[[], tuple[float, float]]) -> dict[str, Any]:
+    """The error and the most it may be, or why there was no check: it holds more than a step does."""
+    try:
+        error, limit = check()
+    except (RuntimeError, MemoryError) as raised:
+        if (reason := _reason(raised)) != "out of memory":
+            raise
+        return {"not_checked": reason}
+    return {"error": float(f"{error:.3g}"), "error_limit": float(f"{limit:.3g}")}
+
+
 def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
     """Figures of every trial, who was left out and why, and our speedup over the best peer.
 
@@ -257,8 +268,7 @@ def run(trials: list[Trial], clock: Clock, wanted: Wanted) -> dict[str, Any]:
                 torch.cuda.synchronize()
                 found["replay_refused"] = _reason(error)
         if trial.check is not None:
-            error_, limit = trial.check()
-            found |= {"error": float(f"{error_:.3g}"), "error_limit": float(f"{limit:.3g}")}
+            found |= _checked(trial.check)
         for key, value in found.items():
             if key.endswith("us"):
                 found[key] = round(value, 3)

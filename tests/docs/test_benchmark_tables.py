@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fusedmm
-from benchmarks import answers, hypergraph, plots, store
+from benchmarks import absolute, answers, attention_report, hypergraph, plots, store
 
 
 def test_shares_of_a_copy_are_of_those_that_ran() -> None:
@@ -90,3 +90,39 @@ def test_epochs_of_all_graphs_share_a_picture(tmp_path: Path, monkeypatch: pytes
     ((cases, path),) = drawn
     assert [c["graph"] for c in cases] == ["GATConv, arxiv-symmetric", "GATConv, products-symmetric"]
     assert path == tmp_path / "epochs-cuda.png"
+
+
+def attention(form: str, us: float, **figures: dict[str, float]) -> dict[str, Any]:
+    """A case of attention with 2^16 rows, whose result takes 1 MiB and whose step 3."""
+    auto = {"kind": "ours", "us": us, "peak_mib": 3.0, "result_mib": 1.0}
+    head = {"graph": "reddit-symmetric", "rows": 2**16, "nnz": 7, "case": f"additive 1x4 {form}", "refused": {}}
+    speedup = figures["torch.sparse"]["us"] / us if "torch.sparse" in figures else None
+    peer = {"best_peer": "torch.sparse" if speedup else None, "speedup": speedup}
+    return head | peer | {"contenders": {"auto": auto, **figures}}
+
+
+def test_tables_of_attention_say_what_they_should(tmp_path: Path) -> None:
+    """Ratios, shares and memory by hand; where nobody else ran, the case stands all the same."""
+    wall, sparse = {"kind": "wall", "us": 4.5}, {"kind": "peer", "us": 24.0, "peak_mib": 9.0}
+    cases = [
+        attention("float32 forward", 5.0, **{"gather only": wall}),
+        attention("float32 forward + backward", 12.0, **{"torch.sparse": sparse}),
+        attention("bfloat16 forward", 4.0),
+    ]
+    assert attention_report.beside(tmp_path) == ""
+    head = {"op": "attention", "conditions": {"gpu": "NVIDIA H100", "cpu": "", "torch": "2"}}
+    (tmp_path / "attention-cuda.json").write_text(json.dumps({**head, "cases": cases}))
+    last = {name: make(tmp_path).splitlines()[-1] for name, make in attention_report.TABLES.items()}
+    assert last["attention_beside"] == "| additive 1x4 | 12.0 µs: -, -, 2.0 |"
+    assert last["attention_halves"] == "| additive 1x4 | 0.80, - |"
+    assert last["attention_wall"] == "| additive 1x4 | 90 %, - |"
+    # 3 over 1.5 + 1 MiB; gradients of v, 1 MiB, and of q and k, 0.5: 4.5 over 1.5 * 2.5 + 1
+    assert last["attention_memory"] == "| additive 1x4 | 1.20, -, 0.95 |"
+    alone = attention("float32 forward + backward", 12.0)
+    older = {"op": "attention", "conditions": {"gpu": "NVIDIA H200"}, "cases": [alone]}
+    (tmp_path / "attention-cuda-compiled-products.json").write_text(json.dumps(older))
+    about = "reddit-symmetric | additive 1x4 float32 | 12.0 µs, 3.00 MiB"
+    assert absolute.large(tmp_path).splitlines()[2:] == [
+        f"| H100 | {about} | 24.0 µs, 9.00 MiB | torch.sparse | 2.0 |",
+        f"| H200 | {about} |  | none ran |  |",
+    ]

@@ -24,6 +24,7 @@ from benchmarks import (
     bench_sddmm,
     bench_spmm,
     case,
+    check,
     every,
     graphs,
     jobs,
@@ -201,6 +202,31 @@ def test_who_fails_stays_with_the_reason() -> None:
     assert found["best_peer"] is None and found["speedup"] is None
     summary = table.summarize([{"graph": "g", "case": "c", **found}])
     assert summary["out_of_bound"] == ["g, c: wrong 1.0"]
+
+
+def test_what_there_was_no_memory_to_check_is_not_checked(tmp_path: Path) -> None:
+    """The case stands with its time; any other error of a check ends the run."""
+
+    def raises(error: RuntimeError) -> Trial:
+        return Trial("auto", lambda: lambda: (torch.zeros(10),), "ours", check=lambda: (_ for _ in ()).throw(error))
+
+    found = run([raises(torch.OutOfMemoryError("much too large"))], Clock("cpu"), QUICK)
+    assert found["contenders"]["auto"]["not_checked"] == "out of memory"
+    document = {"op": "attention", "device": "cpu", "conditions": {}}
+    document["cases"] = [{"graph": "g", "nnz": 1, "case": "c", **found}]
+    table.save(document, tmp_path / "a.json")
+    assert " | not checked |" in (tmp_path / "a.md").read_text()
+    with pytest.raises(RuntimeError, match="the real cause"):
+        run([raises(RuntimeError("the real cause"))], Clock("cpu"), QUICK)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_number_that_is_not_finite_is_seen(dtype: torch.dtype, device: str) -> None:
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        numbers = torch.randn(50, 4, device=device).to(dtype).requires_grad_()
+        assert check.finite(numbers)
+        numbers.data[31, 2] = bad
+        assert not check.finite(numbers)
 
 
 def test_peak_memory_counts_what_is_held_at_a_time_without_gradients() -> None:
