@@ -24,10 +24,7 @@ from fusedmm._torch_compat import shared_memory
 
 SLOTS = 2
 ALIGNED = 256  # bytes at a multiple of which slots begin
-LEAST, MOST = 2**20, 2**32  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
-# Fewer bytes than FEW that come are read by one kernel, in words. It is soon over, and its launch takes less of the
-# host than those of a copy for each rank.
-FEW, WORD = 2**24, torch.complex128
+LEAST, MOST = 2**20, 2**29  # bytes of a slot; larger messages go by NCCL, and smaller ones are not worth the room
 
 
 class Copies:
@@ -45,7 +42,6 @@ class Copies:
     def __init__(self, group: Any, size: int, device: torch.device) -> None:
         self.size, self.count = -(-size // ALIGNED) * ALIGNED, 0
         self.room, self.handle = shared_memory(SLOTS * self.size, device, group)
-        self.rooms = [self.handle.get_buffer(rank, (self.room.numel(),), torch.uint8) for rank in range(group.size())]
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.passed: Any = None  # the barrier of the message before the next one
 
@@ -72,15 +68,11 @@ class Copies:
             self.handle.barrier(slot)
             self.passed = torch.cuda.Event()
             self.passed.record()
-            begin = [slot * self.size + first * width for first in theirs]
-            came = [room[at : at + n * width] for room, at, n in zip(self.rooms, begin, into, strict=True)]
-            if found.numel() < FEW and not width % WORD.itemsize:
-                torch.cat([part.view(WORD) for part in came], out=found.view(-1).view(WORD))
-            else:
-                own, parts = self.handle.rank, found.view(-1).split([n * width for n in into])
-                for rank in (*range(own + 1, len(into)), *range(own + 1)):  # else all would read rank 0's at once
-                    if into[rank]:
-                        parts[rank].copy_(came[rank])
+            own, parts = self.handle.rank, found.split(into)
+            for rank in (*range(own + 1, len(into)), *range(own + 1)):  # else all would read rank 0's at once
+                if parts[rank].numel():
+                    at = slot * self.size + theirs[rank] * width
+                    parts[rank].copy_(self.handle.get_buffer(rank, parts[rank].shape, torch.uint8, at))
             end = torch.cuda.Event()
             end.record()
         return Arrival(end)

@@ -23,22 +23,23 @@ def four(monkeypatch):
     def make(size):
         rooms = torch.zeros(4, copies.SLOTS * size, dtype=torch.uint8)
 
+        def get_buffer(rank, shape, dtype, at):
+            return rooms[rank, at : at + shape.numel()].view(shape)
+
         def handle(rank):
-            return SimpleNamespace(rank=rank, get_buffer=lambda k, *_: rooms[k], barrier=lambda slot: None)
+            return SimpleNamespace(rank=rank, get_buffer=get_buffer, barrier=lambda slot: None)
 
         made = []
         for rank in range(4):
             monkeypatch.setattr(copies, "shared_memory", lambda *_, rank=rank: (rooms[rank], handle(rank)))
-            made.append(copies.Copies(SimpleNamespace(size=lambda: 4), size, torch.device("cpu")))
+            made.append(copies.Copies(None, size, torch.device("cpu")))
         return made
 
     return make
 
 
-@pytest.mark.parametrize("width", [32, 12])  # in words of 16 bytes, and not
-@pytest.mark.parametrize("few", [copies.FEW, 0])
-def test_each_rank_finds_its_rows(width, few, four, monkeypatch):
-    monkeypatch.setattr(copies, "FEW", few)
+@pytest.mark.parametrize("width", [32, 12])
+def test_each_rank_finds_its_rows(width, four):
     each = four(copies.ALIGNED)
     for message in range(3):
         rows = [torch.randint(256, (int(n), width), dtype=torch.uint8) for n in SENDS.sum(1)]
@@ -53,10 +54,8 @@ def test_each_rank_finds_its_rows(width, few, four, monkeypatch):
 
 
 def test_no_two_ranks_copy_from_one_at_once(four, monkeypatch):
-    monkeypatch.setattr(copies, "FEW", 0)
     each, width, order = four(2**10), 16, []
-    kept = torch.Tensor.copy_
-    base = each[0].rooms[0].data_ptr()
+    kept, base = torch.Tensor.copy_, each[0].room.data_ptr()
     monkeypatch.setattr(
         torch.Tensor, "copy_", lambda to, t: order.append((t.data_ptr() - base) // (2 * 2**10)) or kept(to, t)
     )
