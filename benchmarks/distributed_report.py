@@ -56,8 +56,8 @@ def table(found: Row) -> str:
         "the columns that travel by themselves, and by the rule",
         "",
         f"| graph | what | one | {ranks}: {' | '.join(shares)} | rule | faster | same bits | split | faster | GB one | "
-        "GB a rank |",
-        "|---|---|---|" + "---|" * (len(shares) + 7),
+        "GB a rank | host |",
+        "|---|---|---|" + "---|" * (len(shares) + 8),
     ]
     for row in found["rows"]:
         for what, alone in row["one"].items():
@@ -67,8 +67,11 @@ def table(found: Row) -> str:
             halves = f"{split:.3g} | {alone / split:.2f}" if split else " | "
             same = all(equal for key, equal in row["bits"].items() if key.startswith(f"{what}, "))
             shown = " | ".join("" if t is None else f"{t:.3g}" for t in (alone, *times, rule))
-            of_rank = row.get("memory", {}).get(what)  # older files have none that counts all of it
+            of_rank = row.get("memory", {}).get(
+                what
+            )  # older files have none that counts all of it, nor the host's time
             most = f"{row['one_memory'][what]:.2f} | {'' if of_rank is None else f'{of_rank:.2f}'}"
+            most += f" | {row['host'][what]:.3g}" if "host" in row else " | "
             bits = "yes" if same else "no"
             lines.append(f"| {row['graph']} | {what} | {shown} | {alone / rule:.2f} | {bits} | {halves} | {most} |")
     names = [name for name in found["rows"][0]["parts"] if name != "kernels"]

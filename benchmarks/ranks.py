@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,8 @@ from benchmarks.harness import Clock
 from fusedmm.distributed.halo import Group
 
 WARM = 3
-LEAD = 4_000_000  # cycles that a GPU waits before a run, in which the host enqueues all of it
+LEAD, MOST = 4_000_000, 40_000_000  # cycles that a GPU waits before a run, in which the host enqueues all of it
+CYCLES = 2e9  # in a second
 
 
 class Bench:
@@ -27,31 +29,42 @@ class Bench:
         self.flush = torch.empty(2**28 if self.cuda else 1, dtype=torch.uint8, device=device)
         self.tick = torch.zeros(1, device=device)
         self.sent, self.kept = 0, 0
+        self.lead, self.host = LEAD, 0.0
 
     # ---- time, memory and bytes ----
 
     def ms(self, call: Callable[[], Any], together: bool = True) -> float:
-        """The median over the runs, each of which takes as long as the slowest rank."""
-        times = []
+        """The median over the runs, each of which takes as long as the slowest rank. ``host`` is that of the host's
+        milliseconds on this rank."""
+        times, hosts = [], []
         for k in range(WARM + self.runs):
             self.flush.zero_()
-            if together:
-                self.ranks.gather(self.tick)  # after which no rank is more than a message ahead
-            seconds = Clock.run(self._clock, [call])[0] if not self.cuda else self._events(call)
-            times += [seconds] if k >= WARM else []
+            if together and not self.cuda:
+                self.ranks.gather(self.tick)
+            seconds, host = self._events(call, together) if self.cuda else (Clock.run(self._clock, [call])[0], 0.0)
+            self.lead = int(min(max(LEAD, 2 * CYCLES * host), MOST))
+            if k >= WARM:
+                times.append(seconds)
+                hosts.append(host)
+        self.host = 1e3 * statistics.median(hosts)
         found = torch.stack(self.ranks.gather(torch.tensor(times, dtype=torch.float64, device=self.device)))
         return 1e3 * statistics.median((found.amax(0) if together else found[0]).tolist())
 
     _clock = Clock("cpu")
 
-    def _events(self, call: Callable[[], Any]) -> float:
+    def _events(self, call: Callable[[], Any], together: bool) -> tuple[float, float]:
+        """Seconds of the GPU and of the host."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(LEAD)
+        torch.cuda._sleep(self.lead)
+        if together:
+            self.ranks.gather(self.tick)  # no GPU begins before the others, however late its host was
         start.record()
+        begin = time.perf_counter()
         call()
+        host = time.perf_counter() - begin
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return start.elapsed_time(end) / 1e3, host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Leaves what the benchmark itself keeps out of ``peak``."""

@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(BLOCK) pick(const fmm_pick_call c, int 
             UNROLLED(u, AT_ONCE) word[u] = row[u] ? row[u][w] : WORD{};
             UNROLLED(u, AT_ONCE) {
                 const int64_t at = k + u * groups;
-                if (at < c.count) reinterpret_cast<WORD *>(c.y + at * c.bytes)[w] = word[u];
+                if (at < c.count) reinterpret_cast<WORD *>(c.y + at * c.apart)[w] = word[u];
             }
         }
     }
@@ -57,7 +57,7 @@ extern "C" fmm_status fmm_pick_cuda(const fmm_exec *exec, const fmm_pick_call *c
     int before;
     TRY(cuda_enter("pick", exec, &before));
     const uint64_t all = uint64_t(call->x) | uint64_t(call->y) | uint64_t(call->bytes) |
-                         uint64_t(call->rows > 1 ? call->stride : 0);
+                         uint64_t(call->stride) | uint64_t(call->apart);
     if (all % sizeof(uint4) == 0)
         launch<uint4>(exec, call);
     else if (all % sizeof(uint2) == 0)

@@ -14,11 +14,10 @@ static void pick_rows(int64_t first, int64_t last, void *ctx)
     const fmm_pick_call *call = ctx;
     const size_t bytes = (size_t)call->bytes;
     for (int64_t k = first; k < last; k++) {
-        /* It is read once. A thread that writes to it meanwhile changes which row is copied, and
-         * nothing else. */
+        /* Read once: whoever writes to it meanwhile changes which row is copied, and no more. */
         const int64_t i = call->wide ? ((const volatile int64_t *)call->from)[k]
                                      : ((const volatile int32_t *)call->from)[k];
-        unsigned char *y = call->y + k * call->bytes;
+        unsigned char *y = call->y + k * call->apart;
         if ((uint64_t)i < (uint64_t)call->rows)
             memcpy(y, call->x + i * call->stride, bytes);
         else

@@ -10,8 +10,8 @@ typedef struct fmm_pick_call {
     int64_t rows, bytes, stride;
     const void *from; /* [count], int64, or int32 where not wide */
     bool wide;
-    int64_t count;
-    unsigned char *y; /* [count, bytes], contiguous */
+    unsigned char *y; /* [count, bytes], a row every `apart` bytes */
+    int64_t count, apart;
 } fmm_pick_call;
 
 fmm_status fmm_pick(const fmm_exec *exec, const fmm_pick_call *call);

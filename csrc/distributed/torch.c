@@ -3,7 +3,7 @@
 #include "pick.h"
 
 /* (x, pick, y): bytes of [rows, bytes], whose rows may lie apart, numbers of rows, int32 or int64,
- * and where the rows of these numbers are written, [picked, bytes], side by side. */
+ * and where the rows of these numbers are written, [picked, bytes], which may lie apart too. */
 FMM_KERNEL(pick_into, 3, 0)
 {
     tensor x, from, y;
@@ -15,8 +15,8 @@ FMM_KERNEL(pick_into, 3, 0)
     if ((x.stride[1] != 1 || x.stride[0] < x.size[1]) && !frame_copy(f, "x", &x)) return false;
     if (!frame_take(f, 2, "y", &y)) return false;
     if (y.dim != 2 || y.dtype != x.dtype || y.size[0] != from.numel || y.size[1] != x.size[1] ||
-        (y.size[1] > 1 && y.stride[1] != 1) || (y.numel > y.size[1] && y.stride[0] != y.size[1]))
-        return frame_fail(f, "y must be rows of as many bytes as x's, side by side: uint8");
+        (y.size[1] > 1 && y.stride[1] != 1) || (y.numel > y.size[1] && y.stride[0] < y.size[1]))
+        return frame_fail(f, "y must be rows of as many bytes as x's that do not overlap: uint8");
     const fmm_pick_call call = {.x = x.data,
                                 .rows = x.size[0],
                                 .bytes = x.size[1],
@@ -24,7 +24,8 @@ FMM_KERNEL(pick_into, 3, 0)
                                 .from = from.data,
                                 .wide = wide,
                                 .count = from.numel,
-                                .y = y.data};
+                                .y = y.data,
+                                .apart = y.stride[0]};
     return frame_try(f, fmm_pick(&f->exec, &call));
 }
 

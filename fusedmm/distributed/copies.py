@@ -68,10 +68,11 @@ class Copies:
             self.handle.barrier(slot)
             self.passed = torch.cuda.Event()
             self.passed.record()
-            for rank, (part, first) in enumerate(zip(found.split(into), theirs, strict=True)):
-                if part.numel():
-                    at = slot * self.size + first * width
-                    part.copy_(self.handle.get_buffer(rank, part.shape, torch.uint8, at))
+            own, parts = self.handle.rank, found.split(into)
+            for rank in (*range(own + 1, len(into)), *range(own + 1)):  # else all would read rank 0's at once
+                if parts[rank].numel():
+                    at = slot * self.size + theirs[rank] * width
+                    parts[rank].copy_(self.handle.get_buffer(rank, parts[rank].shape, torch.uint8, at))
             end = torch.cuda.Event()
             end.record()
         return Arrival(end)

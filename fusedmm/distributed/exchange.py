@@ -17,7 +17,7 @@ from fusedmm.matrix.compress import as_eid
 
 WORD = torch.complex128  # the widest numbers that torch copies
 NOTHING: Any = ((), list)  # what was begun early, and what ends it
-APART = 2**20  # bytes of a message from which operands travel each in a message of its own, without being packed
+APART = 2**23  # bytes of a message from which an operand travels in a message of its own, without being packed
 
 
 class Exchange:
@@ -69,13 +69,14 @@ class Exchange:
         return [found[id(t)] for t in operands]
 
     def begin_early(self, operands: Sequence[Tensor]) -> None:
-        """Starts to fetch some of the next ``fetch``'s operands, if each travels in a message of its own."""
-        if self.ranks.count > 1 and self._apart(operands):
-            self.early = operands, self.begin([*operands])
+        """Starts to fetch those of the next ``fetch``'s operands that travel in messages of their own."""
+        large = [t for t in operands if self._apart(t)]
+        if self.ranks.count > 1 and large:
+            self.early = large, self.begin(large)
 
     def begin(self, operands: list[Tensor], own: bool = True) -> Callable[[], list[Tensor]]:
         """Starts a ``fetch``, and returns what ends it. Rows come to where they are read, and own ones are copied there
-        while others travel, if they are wanted. Several operands of few bytes are packed in one message."""
+        while others travel, if they are wanted. Operands of few bytes are packed in one message."""
         if self.ranks.count == 1 or (self.keep and not self.most):  # nobody needs anything of others
             return lambda: operands
         found, theirs = [], []
@@ -83,7 +84,9 @@ class Exchange:
             first = t.shape[0] if self.keep and own else 0
             found.append(t.new_empty(first + sum(self.into), *t.shape[1:]))
             theirs.append(found[-1][first:])
-        groups = [[k] for k in range(len(operands))] if self._apart(operands) else [[*range(len(operands))]]
+        large = [k for k, t in enumerate(operands) if self._apart(t)]
+        small = [k for k in range(len(operands)) if k not in large]
+        groups = [[k] for k in large] + [small] * bool(small)
         ends = [self._start([_bytes(operands[k]) for k in group], [theirs[k] for k in group]) for group in groups]
         for t, whole in zip(operands, found, strict=True):
             if self.keep and own:
@@ -96,21 +99,16 @@ class Exchange:
 
         return end
 
-    def _apart(self, operands: Sequence[Tensor]) -> bool:
-        """Whether each operand has a message of its own, which then sets out while the next one is picked."""
-        return self.most * sum(t.shape[1:].numel() * t.element_size() for t in operands) >= APART
+    def _apart(self, t: Tensor) -> bool:
+        """Whether an operand has a message of its own, which then sets out while the next one is picked."""
+        return self.most * t.shape[1:].numel() * t.element_size() >= APART
 
     def _start(self, rows: list[Tensor], found: list[Tensor]) -> Callable[[], None]:
         """Picks rows of bytes and starts to carry them, side by side, to the tensors found."""
-        picked, n = sum(self.out), sum(self.into)
-        if len(rows) == 1:
-            sent = self.ranks.room(rows[0], picked, self.slot)
-            self._pick(rows[0], sent)
-        else:
-            sides = [r.new_empty(picked, r.shape[1]) for r in rows]
-            for r, side in zip(rows, sides, strict=True):
-                self._pick(r, side)
-            sent = torch.cat(sides, 1)
+        picked, n, widths = sum(self.out), sum(self.into), [r.shape[1] for r in rows]
+        sent = self.ranks.room(rows[0].new_empty(0, sum(widths)), picked, self.slot)
+        for r, side in zip(rows, sent.split(widths, 1), strict=True):
+            self._pick(r, side)
         in_rounds = self._rounds(sent) > 1
         if not in_rounds and len(found) == 1:
             return self.ranks.start(sent, self.out, self.into, _bytes(found[0]), self.theirs, self.slot)
@@ -121,8 +119,8 @@ class Exchange:
             if wait is not None:
                 wait()
             whole = self._carry(sent, self.out, self.into) if in_rounds else came
-            for t, part in zip(found, whole.split([r.shape[1] for r in rows], 1), strict=True):
-                t.copy_(_typed(part, t, n))
+            for t, part in zip(map(_bytes, found), whole.split(widths, 1), strict=True):
+                _words(t, part).copy_(_words(part, t))
 
         return end
 

@@ -29,7 +29,8 @@ from fusedmm.distributed.slices import CHANNELS, LOAD
 # else kernels do not hide what travels under them (docs/distributed.md).
 OVERLAPS, LARGE, ENTRIES = 2**25, 2**27, 50
 LINE = 128  # bytes
-PIECE = 3 * 2**30  # bytes that a rank has of one piece at most; two are in memory at a time
+# Messages of more than two PIECEs, which no memory would hold otherwise, come in pieces as wide as a power of two too.
+PIECE = 2**32  # bytes that a rank has of one piece, but for the last; two are in memory at a time
 # Where operators have the seed of dropout.
 SEEDS = {
     ops._attention.default: 10,
@@ -67,9 +68,11 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     size, shares, step = rows * width * x.element_size(), ranks.pieces, least
     if not shares:
         hidden = part.home.total >= ENTRIES * rows * ranks.count
-        line = max(LINE, 1 << (OVERLAPS // rows).bit_length())
-        lines = size // (rows * line) if x.is_cuda and size >= LARGE and hidden else 0
-        shares = (1,) * (1 if size < OVERLAPS else max(2, lines, -(-size // PIECE)))
+        line = widest = 1 << (PIECE // rows).bit_length() - 1
+        if hidden:
+            line = min(max(LINE, 1 << (OVERLAPS // rows).bit_length()), widest)
+        lines = size // (rows * line) if x.is_cuda and size >= (LARGE if hidden else 2 * PIECE) else 0
+        shares = (1,) * (1 if size < OVERLAPS else max(2, lines or -(-size // PIECE)))
         if len(shares) == lines:
             step = line // x.element_size()  # all are whole lines, and the last one has what is left
     ends = [width * sum(shares[:k]) // sum(shares) // step * step for k in range(len(shares))]

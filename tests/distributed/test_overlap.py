@@ -119,7 +119,7 @@ def test_the_rule_leaves_small_messages_whole():
         (128, torch.float32, 1, 2**30, [64] * 2),
     ],
 )
-def test_the_rule_takes_lines_of_a_gpu(width, dtype, least, entries, expected, monkeypatch):
+def test_the_rule_takes_lines_of_a_gpu(width, dtype, least, entries, expected, monkeypatch, most=2**32):
     """Of 128 bytes, or of so many that enough travels, where messages are large and a rank has enough entries for each
     row that travels; else halves."""
     whole = CUTS["two even ranks"]()
@@ -127,6 +127,7 @@ def test_the_rule_takes_lines_of_a_gpu(width, dtype, least, entries, expected, m
     monkeypatch.setattr(run, "OVERLAPS", rows * least)
     monkeypatch.setattr(run, "LARGE", 1)
     monkeypatch.setattr(run, "ENTRIES", entries)
+    monkeypatch.setattr(run, "PIECE", rows * most)
     x = SimpleNamespace(shape=(30, width), dim=lambda: 2, element_size=lambda: dtype.itemsize, is_cuda=True)
 
     def work(ranks):
@@ -136,6 +137,13 @@ def test_the_rule_takes_lines_of_a_gpu(width, dtype, least, entries, expected, m
     for pieces in on_ranks(2, work):
         assert [n for _, n in pieces] == expected
         assert [begin for begin, _ in pieces] == [sum(expected[:k]) for k in range(len(expected))]
+
+
+@pytest.mark.parametrize(
+    "width, entries, expected", [(128, 1, [32] * 4), (128, 2**30, [32] * 4), (172, 1, [32] * 4 + [44])]
+)
+def test_the_rule_takes_no_wider_lines_than_fit(width, entries, expected, monkeypatch):
+    test_the_rule_takes_lines_of_a_gpu(width, torch.bfloat16, 1, entries, expected, monkeypatch, most=75)
 
 
 def test_the_rule_keeps_pieces_small(monkeypatch):
