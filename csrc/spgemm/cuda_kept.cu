@@ -280,11 +280,10 @@ bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int3
 {
     const kept_view of = view_kept(const_cast<int32_t *>(kept), n, s.c.nnz);
     if (of.all < 1 || uintptr_t(kept) % sizeof(int2)) return false;
-    if (s.out.dtype == FMM_F64)
-        launch_kept<double, false>(exec, s, of);
-    else if (s.plain && s.plain_a)
-        launch_kept<float, true>(exec, s, of);
+    const bool is_double = s.out.dtype == FMM_F64;
+    if (s.plain && s.plain_a)
+        (is_double ? launch_kept<double, true> : launch_kept<float, true>)(exec, s, of);
     else
-        launch_kept<float, false>(exec, s, of);
+        (is_double ? launch_kept<double, false> : launch_kept<float, false>)(exec, s, of);
     return true;
 }
