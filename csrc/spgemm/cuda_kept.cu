@@ -51,7 +51,9 @@ struct kept_view {
     }
 };
 
-static int64_t windows_for(int64_t entries) { return ceil_div(entries, width_for(entries)); }
+/* Windows are narrow while a card still has a warp for each of them at once. */
+static int kept_width(int64_t entries) { return entries <= 1 << 17 ? 32 : width_for(entries); }
+static int64_t windows_for(int64_t entries) { return ceil_div(entries, kept_width(entries)); }
 /* Numbers before the words, which are two numbers each. One more behind them says `parts`: the host
  * has to know it, and reads nothing of what a plan keeps. */
 static int64_t head_of(int64_t entries)
@@ -64,7 +66,7 @@ static kept_view view_kept(int32_t *kept, int64_t numbers, int64_t entries)
                      reinterpret_cast<kept_run *>(kept + head_of(entries)),
                      windows_for(entries),
                      (numbers - head_of(entries)) / 2,
-                     width_for(entries),
+                     kept_width(entries),
                      (numbers & 1) != 0};
 }
 
