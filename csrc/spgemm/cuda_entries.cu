@@ -29,7 +29,14 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP, sizeof(A) == 4 ? 9 :
             return factors_of<A, PLAIN>(s, of.p & INT32_MAX, of.q, of.exists);
         },
         [&](const found_product &of, const factors<A> &values) {
-            to.add(of.slot, of.turn, values, __ballot_sync(ALL, of.begins && of.p < 0));
+            const unsigned parts = __ballot_sync(ALL, of.begins && of.p < 0);
+            to.add_by_parts(lane, parts, [&](bool some) {
+                for (int now = 0; __any_sync(ALL, some && of.turn >= now); now++) {
+                    A *const sum = sums + of.slot;
+                    if (some && of.turn == now) *sum = multiply_add(values.x, values.y, *sum);
+                    __syncwarp();
+                }
+            });
         });
     __syncwarp();
     for (int h = lane; h < width; h += WARP) {

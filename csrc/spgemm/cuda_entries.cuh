@@ -216,27 +216,21 @@ template <class A> struct entry_sums {
     A *sums, *aside;
     int width;
 
-    /* Adds a product of each lane, turn after turn; -1 is none. */
-    __device__ __forceinline__ void add_in_turn(int slot, int turn, const factors<A> &of)
+    /* Calls add(some) for each part of a batch, and puts sums aside between parts. `parts` has the
+     * first product of each but the first, and `some` says whether the lane's product is of it. */
+    template <class Add>
+    __device__ __forceinline__ void add_by_parts(int product, unsigned parts, Add add)
     {
-        for (int now = 0; __any_sync(ALL, turn >= now); now++) {
-            if (turn == now) sums[slot] = multiply_add(of.x, of.y, sums[slot]);
-            __syncwarp();
-        }
-    }
-    /* The same; sums are put aside before the products of some lanes, with which a new part of A's
-     * row begins. */
-    __device__ __forceinline__ void add(int slot, int turn, const factors<A> &of, unsigned parts)
-    {
-        for (; parts; parts &= parts - 1) {
-            const bool is_before = threadIdx.x % WARP < __ffs(parts) - 1;
-            add_in_turn(slot, is_before ? turn : -1, of);
+        for (int first = 0;; parts &= parts - 1) {
+            const int end = parts ? __ffs(parts) - 1 : WARP;
+            add(product >= first && product < end);
+            if (!parts) break;
+#pragma unroll 1 /* as it is rare, and takes registers otherwise */
             for (int h = threadIdx.x % WARP; h < width; h += WARP)
                 aside[h] += sums[h], sums[h] = A(0);
             __syncwarp();
-            if (is_before) turn = -1;
+            first = end;
         }
-        add_in_turn(slot, turn, of);
     }
 };
 

@@ -3,21 +3,23 @@
  *     entries of C   0 ....... | width ....... | 2 width ...     windows: a warp each
  *     runs           e0: q ..  | e0: q ..        products of one entry of A that fall into a
  *                    e1: q ..  | e2: q ..        window: neighbours in a row of B
- *     records        0 3 4 | 0 2 | ...           the slot of each product: its entry of C, counted
- *                    *       *                   from the window's first; * begins a run
+ *     slots          0 3 4   | 0 2   | ...       of each product: its entry of C, counted from the
+ *                    *         *                 window's first; * begins a run
+ *     records        00 03 21 42 34 | ...        slot and number of each product of a batch, sorted
  *
- * A warp has the sums of its window in shared memory, reads records in order, and adds 32 products
- * at once. A record also says in which turn: those that share a sum follow each other. So a sum has
- * its terms in the order of A's entries, as everywhere, and the same bits. A record takes two
- * bytes and a run eight, and columns of B and C are not read. Records are those of the batches in
- * which products are found (cuda_entries.cuh). Windows with most products come first, so that none
- * of them is the last to end. */
+ * A warp has the sums of its window in shared memory, and adds a batch of 32 products at once.
+ * Their records are sorted, so that those that share a sum are neighbours, and lanes hand it on. So
+ * a sum has its terms in the order of A's entries, as everywhere, and the same bits. A record takes
+ * two bytes and a run eight, and columns of B and C are not read. Batches are those in which
+ * products are found (cuda_entries.cuh). Windows with most products come first, so that none of
+ * them is the last to end. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
-/* Bits of a record: the slot, whether it begins a run, the turn; and one of no product, as B has
- * changed. */
-enum { SLOT_BITS = 9, BEGINS = 1 << SLOT_BITS, TURN = SLOT_BITS + 1, NO_PRODUCT = INT16_MIN };
+/* Bits of a record: a product's number in its batch, and its slot. Another bit says that product
+ * number `lane` begins a run; and the sign, that there is no product, as B has changed. */
+enum { NUMBER_BITS = 5, SLOT_BITS = 9, BEGINS = 1 << (NUMBER_BITS + SLOT_BITS) };
+enum { NO_PRODUCT = INT16_MIN };
 
 /* Product t of a window has entries p of A and origin + t of B; the sign of p says that sums are
  * put aside before. */
@@ -49,7 +51,9 @@ struct kept_view {
     }
 };
 
-static int64_t windows_for(int64_t entries) { return ceil_div(entries, width_for(entries)); }
+/* Windows are narrow while a card still has a warp for each of them at once. */
+static int kept_width(int64_t entries) { return entries <= 1 << 17 ? 32 : width_for(entries); }
+static int64_t windows_for(int64_t entries) { return ceil_div(entries, kept_width(entries)); }
 /* Numbers before the words, which are two numbers each. One more behind them says `parts`: the host
  * has to know it, and reads nothing of what a plan keeps. */
 static int64_t head_of(int64_t entries)
@@ -62,7 +66,7 @@ static kept_view view_kept(int32_t *kept, int64_t numbers, int64_t entries)
                      reinterpret_cast<kept_run *>(kept + head_of(entries)),
                      windows_for(entries),
                      (numbers - head_of(entries)) / 2,
-                     width_for(entries),
+                     kept_width(entries),
                      (numbers & 1) != 0};
 }
 
@@ -120,6 +124,23 @@ static __global__ void __launch_bounds__(BLOCK)
     to.windows[w] = kept_window{at, runs, (int)products, place * WINDOW_CLASSES + k};
 }
 
+/* Sorts the records of each batch by slot and number, which is the lane's until then. What says
+ * that a run begins stays where it is. */
+static __device__ __forceinline__ void sort_batches(int16_t *records, int products)
+{
+    const int lane = threadIdx.x % WARP;
+    for (int t = lane; t - lane < products; t += WARP) {
+        const int record = t < products ? records[t] : NO_PRODUCT, begins = record & BEGINS;
+        int key = record < 0 ? BEGINS | lane : record ^ begins;
+        for (int run = 2; run <= WARP; run *= 2)
+            for (int apart = run / 2; apart; apart /= 2) {
+                const int other = __shfl_xor_sync(ALL, key, apart);
+                key = !(lane & apart) == !(lane & run) ? min(key, other) : max(key, other);
+            }
+        if (t < products) records[t] = int16_t((key < BEGINS ? key : NO_PRODUCT) | begins);
+    }
+}
+
 /* Writes a window's runs and records; no more of them than were counted. */
 static __global__ void __launch_bounds__(BLOCK)
     write_kept(const csr_view a, const csr_view b, const csr_view c, const kept_view to,
@@ -139,12 +160,14 @@ static __global__ void __launch_bounds__(BLOCK)
         a, b, c, window_rows(a, c, w, to.width), rooms[threadIdx.x / WARP],
         [](const found_product &) { return 0; },
         [&](const found_product &of, int) {
-            const int record = of.slot | of.turn << TURN | (of.begins ? BEGINS : 0);
+            const int record = of.exists ? of.slot << NUMBER_BITS | of.t % WARP : NO_PRODUCT;
             if (of.inside && of.t < own.products)
-                records[of.t] = int16_t(of.exists ? record : NO_PRODUCT);
+                records[of.t] = int16_t(record | (of.begins ? BEGINS : 0));
             if (of.begins && of.run < own.runs)
                 runs[of.run] = kept_run{of.q - unsigned(of.t), of.p};
         });
+    __syncwarp();
+    sort_batches(records, own.products);
 }
 
 fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, const csr_view &a,
@@ -186,16 +209,6 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 
 /* ---- how it is used ---- */
 
-/* The number of the run that this lane's record belongs to; *runs is that of the last record before
- * the warp's, and then that of its last. */
-static __device__ __forceinline__ int run_of_lane(unsigned record, unsigned *begins, int *runs)
-{
-    *begins = __ballot_sync(ALL, record & BEGINS);
-    const int own = *runs + __popc(*begins & (lanes_below() | 1u << threadIdx.x % WARP));
-    *runs += __popc(*begins);
-    return own;
-}
-
 enum { AHEAD = 4 }; /* batches of records whose values are under way at once */
 
 /* What a kernel may trust of a window: it stays inside the words. */
@@ -208,6 +221,27 @@ static __device__ __forceinline__ kept_window window_at(const kept_view &of, int
     own.number = clamp(own.number, 0, of.count - 1);
     if (!own.runs) own.products = 0;
     return own;
+}
+
+/* Adds a product of each lane to the sum in its slot; a slot below 0 is none, and stands once.
+ * Neighbours that share a slot hand the sum on, and the last of them has it in the end.
+ *
+ *     slot      3 3 3 5 7 7
+ *     waits       + +     +      for the lane before it, which has the sum
+ *                   +            and once more, as only now the one before has all terms */
+template <class A>
+static __device__ __forceinline__ void add_neighbours(A *sums, int slot, const factors<A> &of)
+{
+    const unsigned own = 1u << threadIdx.x % WARP;
+    unsigned waits = __ballot_sync(ALL, __shfl_up_sync(ALL, slot, 1) == slot) & ~1u;
+    const bool is_first = !(waits & own), is_last = !(waits >> 1 & own);
+    A sum = multiply_add(of.x, of.y, is_first && slot >= 0 ? sums[slot] : A(0));
+    for (; waits; waits &= waits << 1) {
+        const A before = __shfl_up_sync(ALL, sum, 1);
+        if (waits & own) sum = multiply_add(of.x, of.y, before);
+    }
+    if (is_last && slot >= 0) sums[slot] = sum;
+    __syncwarp();
 }
 
 /* Sums that are never put aside leave half of the shared memory to other blocks. Records of the
@@ -227,36 +261,36 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
     for (int h = lane; h < (PARTS ? 2 : 1) * of.width; h += WARP) sums[h] = A(0);
     __syncwarp();
     int last = -1;
-    int next[AHEAD]; /* records of the next batches; none behind the end */
+    int record[AHEAD]; /* of the next batches; none behind the end */
     UNROLLED(u, AHEAD) {
         const int t = u * WARP + lane;
-        next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
+        record[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
     }
     for (int base = 0; base < own.products; base += AHEAD * WARP) {
-        int record[AHEAD], turn[AHEAD];
-        unsigned begins[AHEAD], parts[AHEAD];
+        int number[AHEAD], slot[AHEAD];
+        unsigned parts[AHEAD];
         factors<A> values[AHEAD];
-        UNROLLED(u, AHEAD) record[u] = next[u];
         UNROLLED(u, AHEAD) {
-            const int t = base + u * WARP + lane;
-            const bool inside = record[u] >= 0;
-            const int k = run_of_lane(inside ? record[u] : 0, begins + u, &last);
+            const unsigned begins = __ballot_sync(ALL, record[u] & BEGINS);
+            number[u] = record[u] & (WARP - 1);
+            const int k = last + __popc(begins & ((2u << number[u]) - 1));
+            last += __popc(begins);
             const int2 run = __ldg(reinterpret_cast<const int2 *>(runs) +
                                    (unsigned(k) < unsigned(own.runs) ? k : 0));
-            const unsigned p = run.y & INT32_MAX, q = unsigned(run.x) + unsigned(t);
-            const bool exists = inside && p < s.a.nnz && q < s.b.nnz; /* else forged, or behind */
-            parts[u] = PARTS ? __ballot_sync(ALL, run.y < 0) & begins[u] : 0;
-            turn[u] = exists ? record[u] >> TURN : -1;
+            const unsigned p = run.y & INT32_MAX, q = unsigned(run.x) + base + u * WARP + number[u];
+            const bool exists = record[u] >= 0 && p < s.a.nnz && q < s.b.nnz; /* else forged */
+            parts[u] = PARTS ? or_of_lanes(run.y < 0 ? 1u << number[u] : 0) & begins : 0;
+            slot[u] = exists ? record[u] >> NUMBER_BITS & (of.width - 1) : -1 - lane;
             values[u] = factors_of<A, PLAIN>(s, p, q, exists);
         }
         UNROLLED(u, AHEAD) {
             const int t = base + (AHEAD + u) * WARP + lane;
-            next[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
+            record[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
         }
-        UNROLLED(u, AHEAD) {
-            const int slot = record[u] & (of.width - 1);
-            to.add(slot, turn[u], values[u], parts[u]);
-        }
+        UNROLLED(u, AHEAD)
+            to.add_by_parts(number[u], parts[u], [&](bool some) {
+                add_neighbours(sums, some ? slot[u] : -1 - lane, values[u]);
+            });
     }
     for (int h = lane; h < of.width; h += WARP) {
         const int64_t r = own.number * of.width + h;
@@ -280,11 +314,10 @@ bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int3
 {
     const kept_view of = view_kept(const_cast<int32_t *>(kept), n, s.c.nnz);
     if (of.all < 1 || uintptr_t(kept) % sizeof(int2)) return false;
-    if (s.out.dtype == FMM_F64)
-        launch_kept<double, false>(exec, s, of);
-    else if (s.plain && s.plain_a)
-        launch_kept<float, true>(exec, s, of);
+    const bool is_double = s.out.dtype == FMM_F64;
+    if (s.plain && s.plain_a)
+        (is_double ? launch_kept<double, true> : launch_kept<float, true>)(exec, s, of);
     else
-        launch_kept<float, false>(exec, s, of);
+        (is_double ? launch_kept<double, false> : launch_kept<float, false>)(exec, s, of);
     return true;
 }

@@ -251,11 +251,37 @@ def test_what_a_plan_keeps_of_products(side, dtype, cuda):
     assert torch.equal(fusedmm.spgemm(a.with_values(val), a.with_values(val)).val, plan(val, val).val)
 
 
-def test_forged_lists_of_products_stay_inside(cuda):
-    a = stencil(20, 20, points=9).to(cuda)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 3, 40, 500])
+@pytest.mark.parametrize("terms", [31, 32, 33, 129, 300])
+def test_long_sums_of_a_plan_have_their_terms_in_order(terms, columns, dtype, cuda):
+    """A batch of 32 products has one sum, or several terms of each of some, or begins another part of 128 entries."""
+    x, y = torch.randn(4, terms, dtype=dtype), torch.randn(terms, columns, dtype=dtype)
+    x[2:][torch.rand(2, terms) < 0.5] = 0  # rows 0 and 1 are full
+    y[:, 1:][torch.rand(terms, columns - 1) < 0.3] = 0
+    for a, b in ((m.to(cuda), n.to(cuda)) for m in in_both_orders(x) for n in in_both_orders(y)):
+        plan, other = fusedmm.spgemm_plan(a, b), fusedmm.spgemm_plan(a, b, algorithm="kkspeed")
+        assert plan.products.nbytes > 2 * int(b.degree()[a.idx.long()].sum())
+        exact = other(a.val, b.val)
+        assert torch.equal(plan(a.val, b.val).val, exact.val)
+        assert torch.equal(fusedmm.spgemm(a, b).val, exact.val)
+    assert_product(exact, a, b)
+
+
+def in_both_orders(dense):
+    """The matrix with its values in the order of entries, and in another."""
+    row, col, val = (entries := CSR.from_dense(dense)).coo()
+    other = torch.randperm(len(val))
+    return entries, CSR.from_coo(row[other], col[other], val[other], shape=dense.shape)
+
+
+@pytest.mark.parametrize("long_rows", [False, True])
+def test_forged_lists_of_products_stay_inside(long_rows, cuda):
+    a = (CSR.from_dense(torch.randn(200, 200)) if long_rows else stencil(20, 20, points=9)).to(cuda)
     val = torch.randn(a.nnz, device=cuda)
     plan = fusedmm.spgemm_plan(a, a)
     exact = plan(val, val).val
+    assert plan.products.nbytes > 2 * int(a.degree()[a.idx.long()].sum())
     for wrong in (-1, -(2**31), 2**31 - 1, a.nnz, 10**6):
         for products in (torch.full_like(plan.products, wrong), plan.products.clone(), plan.products[1:]):
             products[::3] = wrong
