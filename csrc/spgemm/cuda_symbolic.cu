@@ -3,14 +3,16 @@
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
  *     count     each other row's columns, as a set (cuda_sets.cuh), by a warp or a block
- *               where C is small, bits of all rows are kept (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
  *     bin       other rows into classes, by their entries; nothing follows where there are none
- *     fill      each row's columns once more, or its bits that were kept, read out in order
+ *     fill      each row's columns once more
  *     values    of other rows, by the numeric phase, where values are known
  *     keep      where each product goes, for a plan (cuda_kept.cu)
+ *
+ * Where C is small, bits of all rows are kept when they are counted (cuda_bits.cuh), and one launch
+ * reads them out in order instead of bin and fill.
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
@@ -38,7 +40,7 @@ extern "C" {
  * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
  * counted: a column times a row may have more entries than there is time for. Places that nobody
  * filled, because B has changed, get column 0, so that C never names a column that it does not
- * have. Where bits of all rows are kept, columns are read out of them. */
+ * have. */
 template <int WARPS>
 static __device__ __forceinline__ void find_row(const symbolic_args &s, told *says, char *room,
                                                 int64_t i)
@@ -55,9 +57,7 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
      * to hash it: then its columns lie so close together that bits of these fit, or B changed. */
     const bool hashes = size.hashed && !s.bits.words, fits = size.hash <= WARPS * ROOM;
     if (hashes && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
-    if (to && s.bits.words)
-        found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);
-    else if (hashes && fits && (range.high - range.low) / 8 > size.hash)
+    if (hashes && fits && (range.high - range.low) / 8 > size.hash)
         found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
                                 most);
     else
@@ -85,6 +85,28 @@ static __global__ void __launch_bounds__(BLOCK, 4)
 static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_work &w)
 {
     launch_rows<symbolic_args>(exec, symbolic_rows, w, class_of_set{s}, s, WARPS * ROOM);
+}
+
+/* Columns of rows whose bits were kept. They fit into C also if B has changed since. */
+template <int WARPS> static __global__ void __launch_bounds__(BLOCK) read_out(const symbolic_args s)
+{
+    enum { THREADS = group<WARPS>::THREADS };
+    __shared__ told says[BLOCK / THREADS];
+    const int64_t i = this_thread() / THREADS;
+    if (i >= s.a.rows) return;
+    const int64_t begin = s.ptr[i], most = s.ptr[i + 1] - begin;
+    if (!most) return; /* a row without products has no bits */
+    write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, s.idx + begin, 0, most,
+                      says + threadIdx.x / THREADS);
+}
+
+/* A warp reads a row out, or a block where it has more words than a warp takes in four steps. */
+static void launch_read_out(const fmm_exec *exec, const symbolic_args &s)
+{
+    const bool is_long = s.bits.words > 4 * WARP;
+    const int64_t blocks = is_long ? s.a.rows : ceil_div(s.a.rows, WARPS);
+    const auto run = is_long ? read_out<WARPS> : read_out<1>;
+    run<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
 /* ---- the phase ---- */
@@ -162,9 +184,12 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
     numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
     args.merges = !s.bits.words;
-    if (args.merges) fmm_spgemm_small(exec, args, s.idx);
-    if (all_small(found)) return FMM_OK;
-    launch_sets(exec, s, w);
+    if (args.merges) {
+        fmm_spgemm_small(exec, args, s.idx);
+        if (all_small(found)) return FMM_OK;
+        launch_sets(exec, s, w);
+    } else
+        launch_read_out(exec, s);
     if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
