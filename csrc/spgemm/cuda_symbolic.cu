@@ -12,14 +12,14 @@
  *     keep      where each product goes, for a plan (cuda_kept.cu)
  *
  * Where C is small, bits of all rows are kept when they are counted (cuda_bits.cuh), and one launch
- * reads them out in order instead of bin and fill.
+ * reads them out in order instead of bin and fill. Where rows are few besides, two launches stand
+ * for look, bin, count and scan (cuda_few.cuh).
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
+#include "cuda_few.cuh"
 #include "cuda_kept.cuh"
-#include "cuda_look.cuh"
-#include "cuda_sets.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -131,11 +131,12 @@ static fmm_status may_wait(const fmm_exec *exec)
     return FMM_OK;
 }
 
-/* Counts the rows' entries into ptr; tells the host what was found. */
-static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                void *scratch, size_t scratch_bytes, row_lists *found)
+/* Counts the rows' entries into ptr. */
+static cudaError_t count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
+                                 void *scratch, size_t scratch_bytes)
 {
     const cudaStream_t stream = stream_of(exec);
+    launch_look(exec, look_args{s.a, s.b, s.ptr, s.schedule, w.lists});
     if (s.bits.packs)
         pack_rows<<<(unsigned)ceil_div(s.b.rows, WARPS), BLOCK, 0, stream>>>(s.b, s.bits);
     launch_sets(exec, s, w);
@@ -146,11 +147,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
                                              stream);
     cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
                     stream);
-    cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);
-    if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
-    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
-            cudaGetErrorString(said));
-    return FMM_OK;
+    return said;
 }
 
 /* Whether no row was in a class when rows were counted, and none will be. */
@@ -212,7 +209,7 @@ static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_
 }
 
 /* Between entering and leaving the device. The workspace has the lists of rows, the bits, if there
- * are any, and what the scan needs; C's own memory comes from the pattern's owner. */
+ * are any, and what counting needs; C's own memory comes from the pattern's owner. */
 static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a;
@@ -226,16 +223,23 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     if (!counts || !a->rows)
         launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
     else {
-        const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
-        const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         s.bits.size(a, call->b);
+        const bool few = !out->kept && are_few(s);
+        const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
+        const size_t scratch_bytes =
+            few ? blocks_of_few(s) * sizeof(int32_t) : scan_bytes(out->ptr, a->rows);
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, lists + s.bits.bytes + scratch_bytes, &m));
         w = row_work_in(m.base, a->rows, 0);
-        char *const behind = m.base + lists;
-        s.bits.place(behind);
-        launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
-        TRY(count_entries(exec, s, w, behind + s.bits.bytes, scratch_bytes, &found));
+        s.bits.place(m.base + lists);
+        char *const scratch = m.base + lists + s.bits.bytes;
+        cudaError_t said =
+            few ? launch_count_few(exec, s, w.lists, reinterpret_cast<int32_t *>(scratch))
+                : count_entries(exec, s, w, scratch, scratch_bytes);
+        cudaMemcpyAsync(&found, w.lists, sizeof found, cudaMemcpyDeviceToHost, stream_of(exec));
+        if (said == cudaSuccess) said = cudaStreamSynchronize(stream_of(exec));
+        REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
+                cudaGetErrorString(said));
     }
     if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = (int64_t)found.entries;
