@@ -162,6 +162,22 @@ def products(adj: fusedmm.CSR, dtype: torch.dtype, grad: bool) -> int:
     return sum(attempt(lambda plan=plan: plan()(a.val, b.val).val, grad) for plan in made)
 
 
+def apart(rows: int, cols: int, nnz: int, *hubs: int) -> fusedmm.CSR:
+    """Entries among the first 30 rows, none repeated, 200 more in each hub, and one in each of 40 rows."""
+    g = torch.Generator().manual_seed(3)
+    key = [torch.randperm(30 * cols, generator=g)[:nnz], torch.arange(40) * (cols + 1) + 31 * cols]
+    key += [hub * cols + torch.arange(200) for hub in hubs]
+    row, col = (torch.cat(key).unique() // cols).cuda(), (torch.cat(key).unique() % cols).cuda()
+    return fusedmm.CSR.from_coo(row, col, shape=(rows, cols))
+
+
+def whole_products(dtype: torch.dtype) -> int:
+    """How many whole products ran: few rows, hubs in one block; columns packed; and rows in lists, merged or hashed."""
+    made = [structure(False), apart(80, 300, 600, 31, 32, 41), structure(True), apart(60_000, 50, 300)]
+    weighted = [adj.with_values(tensor(adj.nnz, dtype=dtype, grad=False)) for adj in made]
+    return sum(attempt(lambda a=a: fusedmm.spgemm(a, a.t()).val, False) for a in weighted)
+
+
 def messages(adj: fusedmm.CSR, dtype: torch.dtype, grad: bool) -> int:
     """How many messages ran and entries, of one channel, of some, and broadcast over heads."""
     ran = 0
@@ -230,6 +246,7 @@ def main() -> int:
     tell("spmv")
     some = SOME[: 1 if "racecheck" in sys.argv else 2]  # a symbolic phase looks at no value, and takes most of the time
     done["spgemm"] = sum(products(structure(long), dtype, long) for long in (False, True) for dtype in some)
+    done["spgemm"] += sum(whole_products(dtype) for dtype in some)
     tell("spgemm")
     done["messages"] = sum(messages(structure(True), dtype, True) for dtype in SOME)
     tell("messages")

@@ -17,7 +17,7 @@ struct symbolic_args {
     csr_view a, b;
     int64_t *ptr;
     int32_t *idx; /* NULL while rows are counted; ptr[i + 1] is then the products of row i */
-    const int64_t *schedule;
+    int64_t *schedule;
     bit_rows bits; /* of all rows, if there are any */
 
     /* Whether row i of C is equal to a row of B: A's row has one entry, and all columns of B rise.
@@ -82,7 +82,8 @@ static __device__ __forceinline__ column_range range_of_some(const symbolic_args
 }
 
 /* A row's class, by its products or its entries. A small row is counted here and now. A row that
- * would be hashed is one of few bits where its columns lie close together, as on a band. */
+ * would be hashed is one of few bits where its columns lie close together, as on a band. Bits of
+ * all rows fit a warp. */
 struct class_of_set {
     symbolic_args s;
     __device__ int operator()(int64_t i) const
@@ -102,8 +103,7 @@ struct class_of_set {
             return -1;
         }
         const set_size size(most, s.b.cols, s.idx);
-        int64_t needs = size.hashed ? size.hash : size.bits; /* bits of all rows fit a warp */
-        if (s.bits.words) needs = size.bits;
+        int64_t needs = size.hashed && !s.bits.words ? size.hash : size.bits;
         if (size.hashed && needs > ROOM && entries <= SHORT && *s.schedule == 1) {
             const column_range range = range_of_some(s, begin, 1, begin + entries);
             if ((range.high - range.low) / 8 < needs) needs = (range.high - range.low) / 8;

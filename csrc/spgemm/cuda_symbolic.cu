@@ -3,21 +3,23 @@
  *     look      products of each row of A; whether B's columns rise (cuda_look.cuh)
  *     bin       counts small rows (cuda_small.cuh), and puts others into classes, by their products
  *     count     each other row's columns, as a set (cuda_sets.cuh), by a warp or a block
- *               where C is small, bits of all rows are kept (cuda_bits.cuh)
  *     scan      ptr
  *     the host  waits once for C's entries and what else was counted, and takes memory
  *     small     columns of small rows, and their values where they are known: one pass for both
  *     bin       other rows into classes, by their entries; nothing follows where there are none
- *     fill      each row's columns once more, or its bits that were kept, read out in order
+ *     fill      each row's columns once more
  *     values    of other rows, by the numeric phase, where values are known
  *     keep      where each product goes, for a plan (cuda_kept.cu)
+ *
+ * Where C is small, bits of all rows are kept when they are counted (cuda_bits.cuh), and one launch
+ * reads them out in order instead of bin and fill. Where rows are few besides, two launches stand
+ * for look, bin, count and scan (cuda_few.cuh).
  *
  * Sets do not depend on the order in which columns come, so each row's entries and their order
  * follow from the structures alone. Columns always rise: an unsorted order would depend on which
  * thread came first. B may change meanwhile: what is written stays inside the counted room. */
+#include "cuda_few.cuh"
 #include "cuda_kept.cuh"
-#include "cuda_look.cuh"
-#include "cuda_sets.cuh"
 
 /* CUB includes <iostream> for a file of its own that is not used here; with libstdc++ before 13
  * that alone would link the C++ runtime. */
@@ -38,7 +40,7 @@ extern "C" {
  * written, if C's columns have memory. A row that is equal to one of B is not walked through to be
  * counted: a column times a row may have more entries than there is time for. Places that nobody
  * filled, because B has changed, get column 0, so that C never names a column that it does not
- * have. Where bits of all rows are kept, columns are read out of them. */
+ * have. */
 template <int WARPS>
 static __device__ __forceinline__ void find_row(const symbolic_args &s, told *says, char *room,
                                                 int64_t i)
@@ -55,9 +57,7 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
      * to hash it: then its columns lie so close together that bits of these fit, or B changed. */
     const bool hashes = size.hashed && !s.bits.words, fits = size.hash <= WARPS * ROOM;
     if (hashes && *s.schedule == 1) range = range_of<WARPS>(s, says, i);
-    if (to && s.bits.words)
-        found = write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, to, 0, most, says);
-    else if (hashes && fits && (range.high - range.low) / 8 > size.hash)
+    if (hashes && fits && (range.high - range.low) / 8 > size.hash)
         found = hash_row<WARPS>(s, says, reinterpret_cast<int32_t *>(room), i, (int)size.slots, to,
                                 most);
     else
@@ -87,6 +87,28 @@ static void launch_sets(const fmm_exec *exec, const symbolic_args &s, const row_
     launch_rows<symbolic_args>(exec, symbolic_rows, w, class_of_set{s}, s, WARPS * ROOM);
 }
 
+/* Columns of rows whose bits were kept. They fit into C also if B has changed since. */
+template <int WARPS> static __global__ void __launch_bounds__(BLOCK) read_out(const symbolic_args s)
+{
+    enum { THREADS = group<WARPS>::THREADS };
+    __shared__ told says[BLOCK / THREADS];
+    const int64_t i = this_thread() / THREADS;
+    if (i >= s.a.rows) return;
+    const int64_t begin = s.ptr[i], most = s.ptr[i + 1] - begin;
+    if (!most) return; /* a row without products has no bits */
+    write_bits<WARPS>(s.bits.of(i), s.bits.words, 0, s.idx + begin, 0, most,
+                      says + threadIdx.x / THREADS);
+}
+
+/* A warp reads a row out, or a block where it has more words than a warp takes in four steps. */
+static void launch_read_out(const fmm_exec *exec, const symbolic_args &s)
+{
+    const bool is_long = s.bits.words > 4 * WARP;
+    const int64_t blocks = is_long ? s.a.rows : ceil_div(s.a.rows, WARPS);
+    const auto run = is_long ? read_out<WARPS> : read_out<1>;
+    run<<<(unsigned)blocks, BLOCK, 0, stream_of(exec)>>>(s);
+}
+
 /* ---- the phase ---- */
 
 /* What CUB asks for to add the rows' numbers up in ptr. */
@@ -109,11 +131,12 @@ static fmm_status may_wait(const fmm_exec *exec)
     return FMM_OK;
 }
 
-/* Counts the rows' entries into ptr; tells the host what was found. */
-static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
-                                void *scratch, size_t scratch_bytes, row_lists *found)
+/* Counts the rows' entries into ptr. */
+static cudaError_t count_entries(const fmm_exec *exec, const symbolic_args &s, const row_work &w,
+                                 void *scratch, size_t scratch_bytes)
 {
     const cudaStream_t stream = stream_of(exec);
+    launch_look(exec, look_args{s.a, s.b, s.ptr, s.schedule, w.lists});
     if (s.bits.packs)
         pack_rows<<<(unsigned)ceil_div(s.b.rows, WARPS), BLOCK, 0, stream>>>(s.b, s.bits);
     launch_sets(exec, s, w);
@@ -124,11 +147,7 @@ static fmm_status count_entries(const fmm_exec *exec, const symbolic_args &s, co
                                              stream);
     cudaMemcpyAsync(&w.lists->entries, s.ptr + w.rows, sizeof *s.ptr, cudaMemcpyDeviceToDevice,
                     stream);
-    cudaMemcpyAsync(found, w.lists, sizeof *found, cudaMemcpyDeviceToHost, stream);
-    if (said == cudaSuccess) said = cudaStreamSynchronize(stream);
-    REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
-            cudaGetErrorString(said));
-    return FMM_OK;
+    return said;
 }
 
 /* Whether no row was in a class when rows were counted, and none will be. */
@@ -162,9 +181,12 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         .a = call->a, .val = with ? &with->a_val : NULL, .y = &values, .own = &of};
     numeric_args args = numeric_of(&numeric, SPGEMM_AUTO);
     args.merges = !s.bits.words;
-    if (args.merges) fmm_spgemm_small(exec, args, s.idx);
-    if (all_small(found)) return FMM_OK;
-    launch_sets(exec, s, w);
+    if (args.merges) {
+        fmm_spgemm_small(exec, args, s.idx);
+        if (all_small(found)) return FMM_OK;
+        launch_sets(exec, s, w);
+    } else
+        launch_read_out(exec, s);
     if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
     return FMM_OK;
 }
@@ -187,7 +209,7 @@ static fmm_status keep_products(const fmm_exec *exec, const fmm_spgemm_symbolic_
 }
 
 /* Between entering and leaving the device. The workspace has the lists of rows, the bits, if there
- * are any, and what the scan needs; C's own memory comes from the pattern's owner. */
+ * are any, and what counting needs; C's own memory comes from the pattern's owner. */
 static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_call *call)
 {
     const fmm_csr *a = call->a;
@@ -201,16 +223,23 @@ static fmm_status find_pattern(const fmm_exec *exec, const fmm_spgemm_symbolic_c
     if (!counts || !a->rows)
         launch_look(exec, look_args{s.a, s.b, NULL, out->schedule, NULL});
     else {
-        const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
-        const size_t scratch_bytes = scan_bytes(out->ptr, a->rows);
         s.bits.size(a, call->b);
+        const bool few = !out->kept && are_few(s);
+        const size_t lists = (row_work_bytes(a->rows) + 255) / 256 * 256;
+        const size_t scratch_bytes =
+            few ? blocks_of_few(s) * sizeof(int32_t) : scan_bytes(out->ptr, a->rows);
         spgemm_memory m;
         TRY(fmm_spgemm_ask(exec, lists + s.bits.bytes + scratch_bytes, &m));
         w = row_work_in(m.base, a->rows, 0);
-        char *const behind = m.base + lists;
-        s.bits.place(behind);
-        launch_look(exec, look_args{s.a, s.b, out->ptr, out->schedule, w.lists});
-        TRY(count_entries(exec, s, w, behind + s.bits.bytes, scratch_bytes, &found));
+        s.bits.place(m.base + lists);
+        char *const scratch = m.base + lists + s.bits.bytes;
+        cudaError_t said =
+            few ? launch_count_few(exec, s, w.lists, reinterpret_cast<int32_t *>(scratch))
+                : count_entries(exec, s, w, scratch, scratch_bytes);
+        cudaMemcpyAsync(&found, w.lists, sizeof found, cudaMemcpyDeviceToHost, stream_of(exec));
+        if (said == cudaSuccess) said = cudaStreamSynchronize(stream_of(exec));
+        REQUIRE(said == cudaSuccess, FMM_DEVICE_ERROR, "spgemm: CUDA device %d: %s", exec->index,
+                cudaGetErrorString(said));
     }
     if (out->want <= FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = (int64_t)found.entries;

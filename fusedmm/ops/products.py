@@ -24,7 +24,7 @@ from fusedmm._lib import algorithm_number, numbers_of, ops, raise_translated
 from fusedmm._torch_compat import pytree, writes_to
 from fusedmm.matrix.arguments import FLOATS
 from fusedmm.matrix.base import M, Matrix
-from fusedmm.matrix.structure import Half, outside
+from fusedmm.matrix.structure import Half, Shared, outside
 from fusedmm.ops.autograd import Formula, Needs, Operands, Values, added, differentiable
 
 WANT = numbers_of("FMM_SPGEMM_", "chunks", "counts", "sorted", "unsorted")
@@ -204,6 +204,10 @@ def _require_values(name: str, val: Values, adj: Matrix) -> None:
 def _require_factors(a: Matrix, b: Matrix, a_val: Values, b_val: Values) -> None:
     _require_values("a_val", a_val, a)
     _require_values("b_val", b_val, b)
+    _require_one_dtype(a_val, b_val)
+
+
+def _require_one_dtype(a_val: Values, b_val: Values) -> None:
     if a_val is not None and b_val is not None and a_val.dtype != b_val.dtype:
         raise TypeError(f"spgemm: a_val is {a_val.dtype} and b_val {b_val.dtype}; they must be of one dtype")
 
@@ -213,7 +217,8 @@ class Whole(Generic[M]):
 
     def __init__(self, a: M, b: M, sorted: bool) -> None:
         self.a, self.b, self.sorted = a, b, sorted
-        self.c: M | None = None
+        self.parts: tuple[Tensor, Tensor, Tensor] | None = None  # ptr, idx and eid of C, once they were found
+        self.shared: Shared | None = None  # what C and the plan's pattern of it have in common
         self.found: SpGEMMPlan[M] | None = None
 
     def run(self, first: Values, second: Values) -> Tensor:
@@ -223,14 +228,22 @@ class Whole(Generic[M]):
         given = [a.none if t is None else t for t in (ones, second)]
         ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
         eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
-        self.c = type(a)(ptr, idx, None, eid, None, a.none, b.shape[1])  # C's own plan is made on first use
+        self.parts = ptr, idx, eid
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
+
+    def c(self, val: Values) -> M:
+        """C, whose own plan is made on first use."""
+        ptr, idx, eid = self.parts  # type: ignore[misc]
+        made = type(self.a)(ptr, idx, val, eid, None, self.a.none, self.b.shape[1])
+        self.shared = self.shared or made._shared
+        made._set(_shared=self.shared)
+        return made
 
     @property
     def plan(self) -> SpGEMMPlan[M]:
         """The plan, once the structure was found."""
         if self.found is None:
-            c: Any = self.c
+            c = self.c(None)
             none = c.idx.new_empty(0)
             self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, self.schedule, none, none, False, "auto")
         return self.found
@@ -243,7 +256,7 @@ class _Product(Formula):
     def run(call: Any, *operands: Any) -> Tensor:
         plan, by = call
         if isinstance(plan, Whole):
-            if plan.c is None:
+            if plan.parts is None:
                 return plan.run(*operands)
             plan = plan.plan
         a, b, c = plan.a, plan.b, plan.c
@@ -345,10 +358,10 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
     if algorithm != "auto" or mask is not None:
         return make_plan(a, b, algorithm, sorted, mask)(a.val, b.val)
     require_fit(a, b, None)
-    _require_factors(a, b, a.val, b.val)
+    _require_one_dtype(a.val, b.val)
     whole = Whole(a, b, sorted)
     val = _product((whole, BY_C), a.val, b.val)
-    return whole.c.with_values(val)  # type: ignore[union-attr]
+    return whole.c(val)
 
 
 def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
