@@ -22,7 +22,8 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP, sizeof(A) == 4 ? 9 :
     A *const sums = of_shared<A>(ENTRY_WARPS * room_bytes + warp * 2 * width * (int)sizeof(A));
     entry_sums<A> to = {sums, sums + width, width};
     for (int h = lane; h < 2 * width; h += WARP) sums[h] = A(0);
-    /* The factors of a product are asked for before its column is looked for. */
+    /* The factors of a product are asked for before its column is looked for. Products of one sum
+     * take turns, in the order of A's entries. */
     for_batches(
         s.a, s.b, s.c, window_rows(s.a, s.c, w, width), *of_shared<found_room>(warp * room_bytes),
         [&](const found_product &of) {
