@@ -144,6 +144,21 @@ def require_nodes(
         _require_features(layer, "x", x, target, batch, 1)
 
 
+def fit(x: Any, graph: Any, *maps: Any) -> bool:
+    """Whether all is as it should be without a look at each: a square ``CSR`` with dense features [nodes, F] of its
+    nodes that the maps, which are of ours, take as they are. Where it is not, ``require_nodes`` says why, if at all."""
+    if type(graph) is not CSR or not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or is_tracing():
+        return False
+    nodes, shape, dtype = graph.n_cols, x.shape, x.dtype
+    if dtype not in FLOATS or graph.ptr.shape[0] != nodes + 1:
+        return False
+    for lin in maps:
+        weight = lin._parameters.get("weight") if type(lin) is Linear else None
+        if weight is None or shape != (nodes, lin.in_channels) or weight.dtype != dtype or weight.device != x.device:
+            return False
+    return True
+
+
 def require_sizes(layer: str, name: str, x: Tensor, size: int, weight: Tensor) -> None:
     """Node features of the size of in_channels, for layers whose maps do not tell it, and like their parameters.
 

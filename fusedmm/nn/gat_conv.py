@@ -10,9 +10,10 @@ from torch.nn.parameter import Parameter
 
 from fusedmm.matrix.arguments import one_fill
 from fusedmm.matrix.csr import CSR
+from fusedmm.matrix.normalize import with_loops
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import OptPair, Size
-from fusedmm.nn.checks import require_attention, require_channels, require_nodes, require_number
+from fusedmm.nn.checks import fit, require_attention, require_channels, require_nodes, require_number
 from fusedmm.nn.heads import (
     MEAN,
     Fill,
@@ -162,11 +163,16 @@ class GATConv(Layer):
         """
         lin: Any = self._modules.get("lin")  # self.lin would be searched for
         bias = parameter_of(self, "bias")
-        require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst, sparse=lin is not None)
+        plain = self.lin_edge is None and fit(x, edge_index, lin)
+        if not plain:
+            require_nodes("GATConv", x, lin or self.lin_src, lin or self.lin_dst, sparse=lin is not None)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_attr, size, return_attention_weights)
         loops, fill = self.add_self_loops, self.fill_value
-        (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
+        if plain and loops and size is None:
+            adj, attr = with_loops(edge_index).pattern, None  # as edges() finds them
+        else:
+            (adj, attr), _ = edges("GATConv", edge_index, x, size, edge_attr, self.lin_edge, loops, fill)
         x_src, x_dst = x if isinstance(x, (tuple, list)) else (x, x)
         residual = None if self.res is None or x_dst is None else self.res(x_dst)
         alpha, added = None, not self.concat or bias is not None or residual is not None

@@ -11,7 +11,7 @@ from torch.nn.parameter import Parameter
 from fusedmm.matrix.csr import CSR
 from fusedmm.nn import inits
 from fusedmm.nn.adjacency import aggregate
-from fusedmm.nn.checks import require_size
+from fusedmm.nn.checks import fit, require_size
 from fusedmm.nn.linear import Linear, goes_unseen, parameter_of
 from fusedmm.nn.normalized import KeepsMatrix
 from fusedmm.ops.gcn import propagate
@@ -113,7 +113,8 @@ class GCNConv(KeepsMatrix):
         """
         lin: Any = self._modules["lin"]  # self.lin would be searched for
         bias = parameter_of(self, "bias")
-        self._require_one(x, lin, sparse=True)
+        if not fit(x, edge_index, lin):
+            self._require_one(x, lin, sparse=True)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, edge_weight)
         adj = self._matrix(x, edge_index, edge_weight)

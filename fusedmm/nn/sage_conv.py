@@ -12,7 +12,7 @@ from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import DEFERRED
 from fusedmm.nn.adjacency import OptPair, aggregate, bipartite
 from fusedmm.nn.aggr import FUSED, Aggregation, Aggregations, Neighbours, resolve
-from fusedmm.nn.checks import require_channels, require_features, require_nodes, require_options
+from fusedmm.nn.checks import fit, require_channels, require_features, require_nodes, require_options
 from fusedmm.nn.layer import Layer
 from fusedmm.nn.linear import Linear, goes_unseen, is_plain
 from fusedmm.ops.checks import normalize
@@ -132,13 +132,18 @@ class SAGEConv(Layer):
         project = self.project and "lin" in modules  # which is made with the layer, or never
         lin_l, lin_r = modules["lin_l"], modules["lin_r"] if self.root_weight else None
         first, times = (modules["lin"], 1) if project else (lin_l, 1 if self.reduce else self.aggr_module.times)
-        sparse = self.reduce in ONE_STEP and not project
-        require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times, sparse=sparse)
+        plain = size is None and fit(x, edge_index, first, lin_r or first)
+        if not plain:
+            sparse = self.reduce in ONE_STEP and not project
+            require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times, sparse=sparse)
         if self._watched and self.is_watched():
             return self.by_messages(x, edge_index, size)
         # The product that follows checks each index by itself, so that the host need not wait for an answer first.
         defer = self.reduce is not None
-        adj, (source, target) = bipartite(edge_index, x, size, DEFERRED if defer else True)
+        source: Any = x
+        adj, target = edge_index, source
+        if not plain:
+            adj, (source, target) = bipartite(edge_index, x, size, DEFERRED if defer else True)
         if project:
             source = self.lin(source).relu()
         out = in_one_step(adj, self.reduce, source, target, lin_l, lin_r)

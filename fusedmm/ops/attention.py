@@ -301,13 +301,16 @@ class Attention(Step):
         gq = gq.squeeze(2) if o.pos else None
         want = needs[0] * WANT_GQ | needs[3] * WANT_GATT | needs[4] * WANT_GBIAS | needs[5] * WANT_GWEIGHT
         if not o.pos and want:
-            kinds = [kind_of(t) if need and t is not None else None for t, need in zip(x[4:6], needs[4:6], strict=True)]
+            edges = zip(x[4:6], needs[4:6], strict=True) if needs[4] or needs[5] else ()
+            kinds = [kind_of(t) if need and t is not None else None for t, need in edges]
             shared = any(kind is not None and serves_all(kind, x.v) for kind in kinds)
             # A number of all heads gets the sum of their gradients, which is to be rounded once.
             of, g = (in_sums(x), widened(gout)[0]) if shared else (x, gout)
-            rows = backward_rows(o, of, (lse, rest), delta, g, want)
-            gq, gatt = rows[0].to(x.q.dtype), rows[1].sum(0).to(x.q.dtype) if needs[3] else None
-            gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows[2:], kinds, strict=True))
+            gq, gatt, *rows = backward_rows(o, of, (lse, rest), delta, g, want)
+            gq = gq.to(x.q.dtype) if shared else gq
+            gatt = gatt.sum(0).to(x.q.dtype) if needs[3] else None
+            if kinds:
+                gbias, gweight = (None if k is None else like_values(r, k) for r, k in zip(rows, kinds, strict=True))
         want = needs[1] * WANT_GK | needs[2] * WANT_GV
         if want:
             gk, gv = backward_cols(o, x, (lse, rest), delta, gout, want, packed)

@@ -75,7 +75,7 @@ def attend_self(
         if scores or (bias is not None and bias.requires_grad):
             result: Tensor = SelfAttention.apply((adj, slope, dropout), scores, x, weight, att_k, att_q, bias, seed)
             return result
-    x = x if weight is None else x.mm(weight.t())
+    x = x if weight is None else linear(x, weight)
     return _forward((adj, slope, dropout), x, att_k, att_q, bias, seed, False)[0]
 
 
@@ -133,7 +133,7 @@ class SelfAttention(Step):
         bias: Tensor | None,
         seed: Tensor | None,
     ) -> Tensor:
-        projected = x if weight is None else x.mm(weight.t())
+        projected = x if weight is None else linear(x, weight)
         out, *saved = _forward(o, projected, att_k, att_q, bias, seed, whole)
         ctx.save_for_backward(x, weight, att_k, att_q, seed, projected, out if bias is None else None, *saved)
         ctx.o = o
