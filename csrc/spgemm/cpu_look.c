@@ -33,22 +33,24 @@ static void look_b(int64_t first, int64_t last, void *ctx)
     if (falls || outside) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
-/* Counts products of rows [first, last) of A. Indices that are out of range have none, and a forged
- * ptr of B gives some number. */
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. What a forged
+ * ptr of B says is cut off once for each row, where each entry had all of B. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
     const symbolic *s = ctx;
     const volatile int64_t *const ptr = s->b->ptr;
-    const uint64_t each = (uint64_t)s->each;
+    const uint64_t each = (uint64_t)s->each, nnz = (uint64_t)s->b->nnz;
     for (int64_t i = first; i < last; i++) {
-        const int64_t end = row_end(s->a, i);
-        int64_t p = row_begin(s->a, i);
-        uint64_t products = 0;
-        if (each && p < end) products = (uint64_t)(end - p) * each, p = end;
-        for (; p < end; p++) {
-            const int64_t k = column_of(s->a, p);
-            if (k >= 0) products += (uint64_t)ptr[k + 1] - (uint64_t)ptr[k];
+        const int64_t begin = row_begin(s->a, i), end = row_end(s->a, i);
+        const uint64_t entries = begin < end ? (uint64_t)(end - begin) : 0;
+        uint64_t products = entries * each, most;
+        if (!each) {
+            for (int64_t p = begin; p < end; p++) {
+                const int64_t k = column_of(s->a, p);
+                if (k >= 0) products += (uint64_t)ptr[k + 1] - (uint64_t)ptr[k];
+            }
         }
+        if (!__builtin_mul_overflow(entries, nnz, &most) && products > most) products = most;
         s->at[i] = (int64_t)(products & INT64_MAX);
     }
 }

@@ -130,6 +130,7 @@ static inline void fmm_spgemm_copy(const symbolic *s, int64_t i, int64_t next, i
 {
     const size_t to = (size_t)s->out->ptr[i], n = (size_t)s->out->ptr[next] - to;
     const size_t width = s->val_width;
+    if (!n) return;
     memcpy(s->idx + to, s->stage + from, n * sizeof *s->idx);
     if (width) memcpy(s->val + to * width, s->val_stage + (size_t)from * width, n * width);
 }
