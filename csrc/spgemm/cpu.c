@@ -77,15 +77,29 @@ static void count_words(const spgemm_bits *room, const int32_t *columns, int64_t
     }
 }
 
+/* Rows of a grid lie as the row before does, a column further, and so have its places. Very short
+ * ones are counted in as little time. */
+static bool lies_as_before(const spgemm_bits *room, int64_t n, const int32_t *columns)
+{
+    if (n != room->count || n <= BOTH) return false;
+    const uint32_t further = (uint32_t)columns[0] - (uint32_t)room->last[0];
+    uint32_t other = 0;
+    for (int64_t x = 0; x < n; x++)
+        other |= (uint32_t)columns[x] - (uint32_t)room->last[x] - further;
+    return !other;
+}
+
 /* Values are moved as what they are long, whatever their type. */
-FMM_INLINE void move_row(const spgemm_bits *room, int64_t n, const int32_t *columns,
-                         const char *values, size_t width, int32_t *to, char *to_values)
+FMM_INLINE void move_row(spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
+                         size_t width, int32_t *to, char *to_values)
 {
     const bool counted = n <= (room->width <= NEAR * n ? COUNTED : FAR);
-    if (counted)
-        count_places(columns, n, room->places);
-    else
+    if (!counted)
         count_words(room, columns, n);
+    else if (!lies_as_before(room, n, columns))
+        count_places(columns, n, room->places);
+    room->last = columns;
+    room->count = counted && room->alike ? n : -1;
     for (int64_t x = 0; x < n; x++) {
         const int32_t j = columns[x], word = j / WORD;
         const uint64_t less = (UINT64_C(1) << j % WORD) - 1;
@@ -98,7 +112,7 @@ FMM_INLINE void move_row(const spgemm_bits *room, int64_t n, const int32_t *colu
     for (int64_t x = 0; x < n && !counted; x++) room->words[columns[x] / WORD] = 0;
 }
 
-static void sort_row(const spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
+static void sort_row(spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
                      size_t width, int32_t *to, char *to_values)
 {
     if (width == 4)

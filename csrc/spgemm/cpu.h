@@ -47,12 +47,12 @@ typedef enum spgemm_kind { SPGEMM_AUTO, SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT }
 
 /* Where a worker keeps the sums of its row; they have the type of sums. cpu_rows.inc says how. */
 typedef struct spgemm_place {
-    bool ready, flushed;  /* sums and marks are zero; sums of the row went aside */
-    int64_t entries;      /* of the row; of a whole product so far */
-    void *sums;           /* DENSE: one for each column, zero between rows */
-    uint8_t *marks;       /* which columns the row has; DENSE without a mask: NULL */
-    void *aside;          /* sums of SPGEMM_TERMS terms, by the row's entries; or NULL */
-    void *listed;         /* where the sums of the row's entries are */
+    bool ready, flushed; /* sums and marks are zero; sums of the row went aside */
+    int64_t entries;     /* of the row; with `stands` the stage's place of the next one */
+    void *sums;     /* DENSE: one for each column, zero between rows; with `stands` the stage */
+    uint8_t *marks; /* which columns the row has; DENSE without a mask: NULL */
+    void *aside;    /* sums of SPGEMM_TERMS terms, by the row's entries; or NULL */
+    void *listed;   /* where the sums of the row's entries are */
     int32_t *keys, *more; /* HASH: columns, -1 where a slot is free; more: the pool's, or NULL */
     void *slots, *more_slots; /* sums beside them */
     uint64_t mask, more_mask; /* number of slots less one */
@@ -61,7 +61,7 @@ typedef struct spgemm_place {
     void *sorted_sums;        /* sums beside them */
     int64_t row;              /* how many */
     /* Of a whole product: */
-    int32_t *columns;    /* of the row, as products touch them; or the stage */
+    int32_t *columns;    /* of the row, as products touch them; with `stands` the stage */
     int32_t *stands;     /* where columns stand in the stage, if rows are alike; else NULL */
     int64_t first, full; /* where the row begins and ends there */
 } spgemm_place;
@@ -71,8 +71,7 @@ typedef struct symbolic symbolic;
 struct spgemm_numeric {
     const fmm_call *call;
     fmm_csr a, b;
-    const fmm_spgemm *of;      /* what is known of C; NULL in a whole product, */
-    const symbolic *found;     /* which finds C's columns by this; else NULL */
+    const fmm_spgemm *of;      /* what is known of C; NULL in a whole product */
     const void *a_val, *b_val; /* in the type of sums, in the order of entries */
     spgemm_kind kind;
     spgemm_place *places; /* of the workers */
@@ -88,11 +87,12 @@ struct spgemm_numeric {
 };
 
 /* What is compiled for each dtype: rows [first, last), entries [first, last) of values as numbers
- * of the type of sums, and rows of a whole product, whose context is its spgemm_numeric. */
+ * of the type of sums, and rows of a whole product, whose context is its `symbolic`: by whether
+ * rows are alike, and whether row k of B has entry k alone. */
 typedef struct spgemm_loops {
     void (*rows)(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
     void (*lay)(const fmm_csr *a, const fmm_dense *val, int64_t first, int64_t last, void *to);
-    spgemm_body *whole;
+    spgemm_body *whole[2][2];
 } spgemm_loops;
 extern const spgemm_loops fmm_spgemm_loops[FMM_DTYPES];
 

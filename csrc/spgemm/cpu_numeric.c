@@ -72,9 +72,15 @@ static int64_t spgemm_sorted_row(const fmm_csr *c, int64_t begin, int64_t end, i
 #define LOOPS "../spgemm/cpu_rows.inc"
 #include "../cpu/dtypes.inc"
 
+#define OF(dt)                                                                                     \
+    {                                                                                              \
+        spgemm_rows_##dt, spgemm_lay_##dt,                                                         \
+        {                                                                                          \
+            {spgemm_mark_##dt, spgemm_mark_ones_##dt},                                             \
+            {                                                                                      \
+                spgemm_stand_##dt, spgemm_stand_ones_##dt                                          \
+            }                                                                                      \
+        }                                                                                          \
+    }
 const spgemm_loops fmm_spgemm_loops[FMM_DTYPES] = {
-    [FMM_F32] = {spgemm_rows_f32, spgemm_lay_f32, spgemm_whole_f32},
-    [FMM_F64] = {spgemm_rows_f64, spgemm_lay_f64, spgemm_whole_f64},
-    [FMM_F16] = {spgemm_rows_f16, spgemm_lay_f16, spgemm_whole_f16},
-    [FMM_BF16] = {spgemm_rows_bf16, spgemm_lay_bf16, spgemm_whole_bf16},
-};
+    [FMM_F32] = OF(f32), [FMM_F64] = OF(f64), [FMM_F16] = OF(f16), [FMM_BF16] = OF(bf16)};

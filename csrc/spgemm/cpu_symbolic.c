@@ -85,6 +85,7 @@ static fmm_status pack(const fmm_exec *exec, symbolic *s)
 {
     const int64_t rows = s->b->rows;
     spgemm_memory m;
+    s->lent += (size_t)(rows + 1) * sizeof *s->runs;
     TRY(fmm_spgemm_ask(exec, (size_t)(rows + 1) * sizeof *s->runs, &m));
     s->runs = (int64_t *)(void *)m.base;
     fmm_parallel(exec, rows, count_runs, s);
@@ -98,6 +99,7 @@ static fmm_status pack(const fmm_exec *exec, symbolic *s)
         s->run_bits = fmm_spgemm_take(&m, s->runs[rows], sizeof *s->run_bits);
         s->run_words = fmm_spgemm_take(&m, s->runs[rows], sizeof *s->run_words);
     }
+    s->lent += m.used;
     fmm_parallel(exec, rows, compress, s);
     return FMM_OK;
 }
@@ -141,13 +143,6 @@ static int64_t mark(const symbolic *s, const spgemm_bits *room, int64_t i)
         }
     }
     return count;
-}
-
-/* Whether row i of C is equal to one of B, since A's row has one entry and all columns of B rise. A
- * product of a column and a row so knows its size without walking over it. */
-static bool lone(const symbolic *s, int64_t i)
-{
-    return !s->falls && row_end(s->a, i) == row_begin(s->a, i) + 1;
 }
 
 /* The number of columns of a row: bits of the words that it touched, which are cleared. */
@@ -199,60 +194,66 @@ static int32_t *read_row(const spgemm_bits *room, int64_t touched, int32_t *at, 
     return at;
 }
 
-/* The columns of each row: in C, whose rows were counted, or in the stage, where a row has as many
- * places as products and the next begins where it ends. Without either rows are counted. */
+/* A row of one entry is equal to one of B, if all columns of B rise: a product of a column and a
+ * row so knows its size without walking over it. */
+int64_t fmm_spgemm_count(const symbolic *s, const spgemm_bits *room, int64_t i)
+{
+    const bool lone = !s->falls && row_end(s->a, i) == row_begin(s->a, i) + 1;
+    return lone ? s->at[i] : count_row(room, mark(s, room, i));
+}
+
+bool fmm_spgemm_block(symbolic *s, spgemm_bits *room, int64_t most)
+{
+    if (s->taken >= s->capacity) return false;
+    const int64_t block = most > SPGEMM_BLOCK ? most : SPGEMM_BLOCK;
+    room->next = atomic_fetch_add_explicit(&s->taken, block, memory_order_relaxed);
+    const int64_t end = room->next + block;
+    room->end = end < s->capacity ? end : s->capacity;
+    return room->end - room->next >= most;
+}
+
+/* The columns of rows, for the stage or C, where zeros stand for what is missing since B changed.
+ */
 static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
-    const symbolic *s = ctx;
-    const spgemm_bits *room = &s->rooms[worker];
-    int64_t *ptr = s->out->ptr;
-    int32_t *next = s->stage ? s->stage + s->before[first] : NULL;
+    symbolic *s = ctx;
+    spgemm_bits room = s->rooms[worker];
     for (int64_t i = first; i < last; i++) {
-        const int64_t products = s->before[i + 1] - s->before[i];
-        if (s->stage) {
-            int32_t *const begin = next;
-            next = read_row(room, mark(s, room, i), begin, begin + products);
-            ptr[i + 1] = next - begin;
-        } else if (s->idx) {
-            int32_t *const end = s->idx + ptr[i + 1];
-            next = read_row(room, mark(s, room, i), s->idx + ptr[i], end);
-            while (next < end) *next++ = 0; /* where B changed since the count */
+        int64_t most;
+        const int64_t begin = fmm_spgemm_begin(s, &room, i, &most);
+        if (begin < 0) continue;
+        int32_t *const to = (s->idx ? s->idx : s->stage) + begin, *const end = to + most;
+        int32_t *next = read_row(&room, mark(s, &room, i), to, end);
+        if (!s->idx) fmm_spgemm_end(s, &room, i, next - to);
+        while (s->idx && next < end) *next++ = 0;
+    }
+    s->rooms[worker] = room;
+}
+
+/* Rows of C: from the stage, or where they have no place there found again. */
+static void give_rows(void *ctx, int worker, int64_t first, int64_t last)
+{
+    const symbolic *s = ctx;
+    const int64_t *const ptr = s->out->ptr;
+    for (int64_t i = first, next; i < last; i = next) {
+        const int64_t from = s->at[i], to = ptr[i];
+        next = i + 1;
+        if (from < 0) {
+            while (next < last && s->at[next] < 0) next++;
+            s->find(ctx, worker, i, next);
+        } else if (s->sort) {
+            fmm_spgemm_sort_row(s, &s->rooms[worker], i, from);
         } else {
-            ptr[i + 1] = lone(s, i) ? products : count_row(room, mark(s, room, i));
+            while (next < last && s->at[next] - from == ptr[next] - to) next++;
+            fmm_spgemm_copy(s, i, next, from);
         }
     }
-}
-
-/* Rows of a whole product, from the stage to their places in C. */
-static void sort_rows(void *ctx, int worker, int64_t first, int64_t last)
-{
-    const symbolic *s = ctx;
-    const int64_t *ptr = s->out->ptr;
-    int64_t from = s->before[first];
-    for (int64_t i = first; i < last; i++) {
-        const int64_t n = ptr[i + 1] - ptr[i];
-        s->sort(&s->rooms[worker], n, s->stage + from, s->val_stage + (size_t)from * s->val_width,
-                s->val_width, s->idx + ptr[i], s->val + (size_t)ptr[i] * s->val_width);
-        from += n;
-    }
-}
-
-/* A chunk's rows lie together in the stage, as in C: one copy takes them all. */
-static void copy_rows(void *ctx, int worker, int64_t first, int64_t last)
-{
-    const symbolic *s = ctx;
-    const size_t to = (size_t)s->out->ptr[first], from = (size_t)s->before[first];
-    const size_t entries = (size_t)s->out->ptr[last] - to, width = s->val_width;
-    (void)worker;
-    if (last <= first || !entries) return;
-    memcpy(s->idx + to, s->stage + from, entries * sizeof *s->idx);
-    if (s->val) memcpy(s->val + to * width, s->val_stage + from * width, entries * width);
 }
 
 /* ---- the phases ---- */
 
 /* Words for each worker, in a whole product places of a row's columns. */
-static fmm_status lay_out_rooms(const fmm_exec *exec, symbolic *s, int workers, bool whole)
+static fmm_status lay_out_rooms(const fmm_exec *exec, symbolic *s, int workers)
 {
     const int64_t words = s->b->cols / WORD + 1; /* a last one may be empty: there is always one */
     spgemm_memory m = {0};
@@ -260,17 +261,43 @@ static fmm_status lay_out_rooms(const fmm_exec *exec, symbolic *s, int workers, 
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
         s->rooms = fmm_spgemm_take(&m, workers, sizeof *s->rooms);
         for (int w = 0; w < workers; w++) {
-            spgemm_bits room = {.width = words};
+            spgemm_bits room = {.width = words, .alike = s->alike, .count = -1};
             room.words = fmm_spgemm_take(&m, words, sizeof *room.words);
             room.summary = fmm_spgemm_take(&m, words / WORD + 1, sizeof *room.summary);
             room.touched = fmm_spgemm_take(&m, words + 1, sizeof *room.touched);
-            if (whole)
-                room.places = fmm_spgemm_take(&m, s->b->cols + SPGEMM_PAD, sizeof *room.places);
+            room.places = fmm_spgemm_take(&m, s->own, sizeof *room.places);
             if (!pass) continue;
             s->rooms[w] = room;
             memset(room.words, 0, (size_t)((char *)room.touched - (char *)room.words));
         }
     }
+    s->lent += m.used;
+    return FMM_OK;
+}
+
+/* Bytes that a call may take in all: a quarter of the larger factor, and some. */
+size_t fmm_spgemm_allowed(const symbolic *s)
+{
+    const int64_t nnz = s->a->nnz > s->b->nnz ? s->a->nnz : s->b->nnz;
+    const size_t width = s->out->with ? fmm_spgemm_width(s->out->with->dtype) : 0;
+    return SPGEMM_LENT + (size_t)nnz / 4 * (sizeof *s->idx + width);
+}
+
+/* The stage takes what is left of that. Where it cannot be had, no more than workers' own rows. */
+static fmm_status lay_out_stage(const fmm_exec *exec, symbolic *s, int workers)
+{
+    const size_t allowed = fmm_spgemm_allowed(s), width = sizeof *s->stage + s->val_width;
+    const int64_t own = s->own * workers, enough = s->total + (int64_t)workers * SPGEMM_BLOCK;
+    s->lent += (size_t)own * width;
+    s->capacity = s->lent < allowed ? (int64_t)((allowed - s->lent) / width) : 0;
+    if (s->capacity > enough) s->capacity = enough;
+    spgemm_memory m;
+    if (fmm_spgemm_ask(exec, (size_t)(s->capacity + own) * width, &m) != FMM_OK) {
+        s->capacity = 0;
+        TRY(fmm_spgemm_ask(exec, (size_t)own * width, &m));
+    }
+    s->val_stage = m.base; /* first, since its elements may be the wider ones */
+    s->stage = (int32_t *)(void *)(m.base + (size_t)(s->capacity + own) * s->val_width);
     return FMM_OK;
 }
 
@@ -281,26 +308,23 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
 {
     const fmm_csr *a = call->a, *b = call->b;
     const fmm_spgemm_pattern *out = call->out;
-    symbolic s = {.a = a, .b = b, .out = out};
+    symbolic s = {.a = a, .b = b, .out = out, .find = find_rows};
+    spgemm_numeric numeric;
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
-    const bool staged = out->want > FMM_SPGEMM_COUNTS && s.total > 0 && s.total <= SPGEMM_SPARE;
     const bool whole = out->with && fmm_spgemm_whole_pays(&s);
-    if (whole) workers = fmm_spgemm_whole_workers(&s, workers);
-    TRY(lay_out_rooms(exec, &s, workers, whole));
-    if (!whole) TRY(pack(exec, &s)); /* a whole product multiplies entries of B */
-    s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
-    out->ptr[0] = 0;
-    if (staged) {
-        spgemm_memory m;
-        TRY(fmm_spgemm_ask(exec, ((size_t)s.total + SPGEMM_PAD) * sizeof *s.stage, &m));
-        s.stage = (int32_t *)(void *)m.base;
+    if (whole) {
+        workers = fmm_spgemm_whole_workers(&s, workers);
+        s.own = SPGEMM_PAD + (s.longest < b->cols ? s.longest : b->cols);
     }
-    if (whole)
-        TRY(fmm_spgemm_whole(exec, &s, workers));
-    else
-        fmm_spgemm_crew(exec, workers, out->schedule, a->rows, find_rows, &s);
+    s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
+    TRY(lay_out_rooms(exec, &s, workers));
+    /* A whole product multiplies entries of B. */
+    TRY(whole ? fmm_spgemm_whole(exec, &s, workers, &numeric) : pack(exec, &s));
+    if (out->want > FMM_SPGEMM_COUNTS) TRY(lay_out_stage(exec, &s, workers));
+    out->ptr[0] = 0;
+    fmm_spgemm_crew(exec, workers, out->schedule, a->rows, s.find, &s);
     for (int64_t i = 0; i < a->rows; i++) out->ptr[i + 1] += out->ptr[i];
     if (out->want == FMM_SPGEMM_COUNTS) return FMM_OK;
     const int64_t nnz = out->ptr[a->rows];
@@ -308,7 +332,6 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     if (whole && s.idx) s.val = out->with->values(out->owner, nnz);
     REQUIRE((s.idx && (s.val || !whole)) || !nnz, FMM_OUT_OF_MEMORY,
             "spgemm: no memory for the %" PRId64 " entries of the product", nnz);
-    spgemm_body *const body = s.sort ? sort_rows : staged ? copy_rows : find_rows;
-    fmm_spgemm_crew(exec, workers, out->schedule, a->rows, body, &s);
+    if (nnz) fmm_spgemm_crew(exec, workers, out->schedule, a->rows, give_rows, &s);
     return FMM_OK;
 }

@@ -6,14 +6,23 @@
 
 enum { WORD = 64 }; /* columns in a word of bits */
 
-enum { SPGEMM_PAD = 32 /* columns beyond a row that a sort reads, and places that it writes */ };
+enum {
+    SPGEMM_PAD = 32,        /* columns beyond a row that are read, and places that are written */
+    SPGEMM_BLOCK = 4096,    /* entries of the stage that a worker takes at a time, at least */
+    SPGEMM_LENT = 32 << 20, /* bytes that a call takes beside a quarter of the largest matrix */
+};
 
-/* One row's columns as bits, and in a whole product the places that they are sorted to. */
+/* What a worker has: one row's columns as bits, and its block of the stage. */
 typedef struct spgemm_bits {
     uint64_t *words, *summary; /* of 64 columns, of 64 words */
     int32_t *touched;          /* words */
-    int32_t *places;           /* of the columns of a row, where it is sorted */
     int64_t width;             /* words of a row */
+    int64_t next, end;         /* of its block in the stage: the next place */
+    /* Of a whole product: */
+    bool alike;          /* whether rows are: see the struct below */
+    int32_t *places;     /* of the columns of the row that was sorted last, in C's row; */
+    const int32_t *last; /* these, and how many, where they may serve the next row, else -1 */
+    int64_t count;
 } spgemm_bits;
 
 /* Brings what entry p + SPGEMM_AHEAD of A wants closer: the row that begins at its place in
@@ -42,38 +51,98 @@ static inline int64_t fmm_spgemm_bits_of(uint64_t word)
 }
 
 /* Writes the n columns of a row to `to` so that they rise, and their values beside them. */
-typedef void spgemm_sort(const spgemm_bits *room, int64_t n, const int32_t *columns,
-                         const char *values, size_t width, int32_t *to, char *to_values);
-
-enum { SPGEMM_SPARE = 32 << 20 /* products that have a stage, at most: 128 MiB of columns */ };
+typedef void spgemm_sort(spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
+                         size_t width, int32_t *to, char *to_values);
 
 struct symbolic {
     const fmm_csr *a, *b;
     const fmm_spgemm_pattern *out;
-    int64_t *before; /* [rows of A + 1]: products before each row, as places of a stage */
-    int64_t *sizes;  /* [rows of B]: entries */
-    int64_t *runs;   /* [rows of B + 1]: where they start */
+    /* [rows of A]: products of each row; after its turn where it stands in the stage, or -1. */
+    int64_t *at;
+    int64_t *runs; /* [rows of B + 1]: where they start */
     int32_t *run_words;
     uint64_t *run_bits;        /* NULL where B is not compressed */
     atomic_llong run_products; /* products of A and compressed B */
     atomic_bool falls;         /* whether columns do not rise in some row of B */
-    bool even;                 /* rows of A have as many products as the row before, mostly */
-    int64_t total;             /* products of all rows */
+    atomic_bool uneven;        /* whether rows of B are not of one length, */
+    int64_t each;              /* which this is, else 0 */
+    bool alike;                /* rows of A have as many products as the row before, mostly */
+    int64_t total, longest;    /* products of all rows, and of one */
+    size_t lent;               /* bytes of memory so far */
     spgemm_bits *rooms;        /* of the workers */
     int64_t fetch_end;         /* from this entry of A on nothing is fetched ahead */
-    int32_t *idx;              /* C's columns */
-    int32_t *stage; /* room for a column of each product, where that is little; or NULL */
-    /* Where values are computed in the same pass: those beside the stage, and C's. */
-    char *val_stage, *val;
-    size_t val_width;
-    spgemm_sort *sort; /* where a whole product's rows are to rise; or NULL */
+    spgemm_body *find;         /* finds rows, for the stage or for C */
+    /* Columns, and where values are computed in the same pass those: of C, once it has memory, and
+     * of the stage. */
+    int32_t *idx, *stage;
+    char *val, *val_stage;
+    size_t val_width;   /* 0 without values */
+    int64_t capacity;   /* entries that the stage has room for, */
+    atomic_llong taken; /* those that are in blocks, */
+    int64_t own;        /* and those behind them that a worker has for a row on its way to C */
+    /* Of a whole product: */
+    const spgemm_numeric *numeric;
+    spgemm_sort *sort; /* where rows are to rise; or NULL */
 };
 
-/* Whether one pass is to compute values, too; how many workers have room for that; and that pass.
- */
+/* How many columns row i of C has. */
+int64_t fmm_spgemm_count(const symbolic *s, const spgemm_bits *room, int64_t i);
+
+/* Takes a block of the stage for a row of so many columns at most; false if it is full. */
+bool fmm_spgemm_block(symbolic *s, spgemm_bits *room, int64_t most);
+
+/* Where row i goes, of *most columns at most: to C, where it has a place of its size, or before
+ * that to the stage. If that is full the row is only counted: -1. */
+static inline int64_t fmm_spgemm_begin(symbolic *s, spgemm_bits *room, int64_t i, int64_t *most)
+{
+    int64_t *const ptr = s->out->ptr;
+    if (s->idx) {
+        *most = ptr[i + 1] - ptr[i];
+        return ptr[i];
+    }
+    *most = s->at[i] < s->b->cols ? s->at[i] : s->b->cols;
+    if (room->end - room->next < *most && !fmm_spgemm_block(s, room, *most)) {
+        ptr[i + 1] = fmm_spgemm_count(s, room, i);
+        return s->at[i] = -1;
+    }
+    return s->at[i] = room->next;
+}
+
+/* Row i has n columns in the stage. */
+static inline void fmm_spgemm_end(const symbolic *s, spgemm_bits *room, int64_t i, int64_t n)
+{
+    s->out->ptr[i + 1] = n;
+    room->next += n;
+}
+
+/* Row i from place `from` of the stage to C, in order. */
+static inline void fmm_spgemm_sort_row(const symbolic *s, spgemm_bits *room, int64_t i,
+                                       int64_t from)
+{
+    const int64_t to = s->out->ptr[i], n = s->out->ptr[i + 1] - to;
+    const size_t width = s->val_width;
+    s->sort(room, n, s->stage + from, s->val_stage + (size_t)from * width, width, s->idx + to,
+            s->val + (size_t)to * width);
+}
+
+/* Rows [i, next), which lie together there, as they are. */
+static inline void fmm_spgemm_copy(const symbolic *s, int64_t i, int64_t next, int64_t from)
+{
+    const size_t to = (size_t)s->out->ptr[i], n = (size_t)s->out->ptr[next] - to;
+    const size_t width = s->val_width;
+    if (!n) return;
+    memcpy(s->idx + to, s->stage + from, n * sizeof *s->idx);
+    if (width) memcpy(s->val + to * width, s->val_stage + (size_t)from * width, n * width);
+}
+
+/* Whether one pass is to compute values, too; how many workers have room for that; and what it
+ * needs. */
 bool fmm_spgemm_whole_pays(const symbolic *s);
 int fmm_spgemm_whole_workers(const symbolic *s, int workers);
-fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers);
+fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers, spgemm_numeric *t);
+
+/* Bytes that a call may take in all. */
+size_t fmm_spgemm_allowed(const symbolic *s);
 
 /* Counts products, and makes the schedule. */
 fmm_status fmm_spgemm_look(const fmm_exec *exec, symbolic *s);

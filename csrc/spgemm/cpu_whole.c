@@ -15,31 +15,25 @@
 #include "cpu_symbolic.h"
 
 enum {
-    ROW = 512,        /* products of a row on average, at most */
-    DENSE = 32 << 20, /* bytes that the workers' sums may take, */
-    LEAST = 8,        /* which is enough for so many workers */
+    MOST = 32 << 20, /* products of all rows, at most, */
+    ROW = 512,       /* and of a row on average */
+    SUMS = 4 << 20,  /* bytes of a worker's sums */
 };
 
-/* Bytes of a worker's sums. */
-static int64_t row_of_sums(const symbolic *s)
-{
-    return (s->b->cols + 1) * (int64_t)fmm_spgemm_width(s->out->with->dtype);
-}
-
-/* How many threads there are decides nothing here: unsorted columns have another order in two
- * phases. */
 bool fmm_spgemm_whole_pays(const symbolic *s)
 {
-    return s->out->want > FMM_SPGEMM_COUNTS && s->total > 0 && s->total <= SPGEMM_SPARE &&
+    return s->out->want > FMM_SPGEMM_COUNTS && s->total > 0 && s->total <= MOST &&
            s->total <= ROW * s->a->rows && s->out->schedule[0] <= SPGEMM_TERMS &&
-           row_of_sums(s) <= DENSE / LEAST;
+           s->b->cols <= SUMS / (int64_t)fmm_spgemm_width(s->out->with->dtype);
 }
 
-/* More threads than have room for their sums do not take part. */
+/* More threads than have room for marks and sums in half of what a call may take do not take part.
+ */
 int fmm_spgemm_whole_workers(const symbolic *s, int workers)
 {
-    const int64_t most = DENSE / row_of_sums(s);
-    return workers > most ? (int)most : workers;
+    const size_t each = (size_t)s->b->cols * (1 + fmm_spgemm_width(s->out->with->dtype));
+    const size_t most = fmm_spgemm_allowed(s) / 2 / (each + 1);
+    return (size_t)workers > most ? (int)most : workers;
 }
 
 #define DECLARE(room, isa, level) extern spgemm_sort *const fmm_spgemm_sort_##isa;
@@ -54,46 +48,42 @@ static spgemm_sort *sort_of(fmm_isa level)
 }
 
 /* A whole product runs on the numeric phase's places and loops; what it does not set stays 0. */
-fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers)
+fmm_status fmm_spgemm_whole(const fmm_exec *exec, symbolic *s, int workers, spgemm_numeric *t)
 {
     const fmm_spgemm_values *with = s->out->with;
-    const int64_t cols = s->b->cols, repeats = s->out->schedule[0];
+    const int64_t cols = s->b->cols;
     const size_t width = fmm_spgemm_width(with->dtype);
     spgemm_memory m = {0};
-    s->val_width = fmm_dtype_bytes(with->dtype);
-    fmm_dense y = {.dtype = with->dtype, .row_stride = 1};
-    const fmm_call call = {.a = s->a, .y = &y};
-    spgemm_numeric t = {
-        .call = &call, .a = *s->a, .b = *s->b, .found = s, .per_block = SPGEMM_TERMS / repeats};
     fmm_isa level;
     TRY(fmm_isa_level(&level));
     if (s->out->want == FMM_SPGEMM_SORTED) s->sort = sort_of(level);
+    s->val_width = fmm_dtype_bytes(with->dtype);
+    s->numeric = t;
+    *t = (spgemm_numeric){.a = *s->a, .b = *s->b, .per_block = SPGEMM_TERMS / s->out->schedule[0]};
     bool cuts = false;
     for (int64_t i = 0; i < s->a->rows && !cuts; i++)
-        cuts = row_end(s->a, i) - row_begin(s->a, i) > t.per_block;
-    const bool even = s->even && !cuts && s->val_width == width;
-    t.fetch_end = even ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
+        cuts = row_end(s->a, i) - row_begin(s->a, i) > t->per_block;
+    const bool alike = s->alike && !cuts && s->val_width == width;
+    s->find = fmm_spgemm_loops[with->dtype].whole[alike][s->each == 1];
+    t->fetch_end = alike ? 0 : s->fetch_end; /* rows that are alike find those of B in the cache */
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
-        t.a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
-        t.b_val = fmm_spgemm_lay(exec, s->b, &with->b_val, with->dtype, &m);
-        s->val_stage = fmm_spgemm_take(&m, s->total, s->val_width);
-        t.places = fmm_spgemm_take(&m, workers, sizeof *t.places);
+        t->a_val = fmm_spgemm_lay(exec, s->a, &with->a_val, with->dtype, &m);
+        t->b_val = fmm_spgemm_lay(exec, s->b, &with->b_val, with->dtype, &m);
+        t->places = fmm_spgemm_take(&m, workers, sizeof *t->places);
         for (int k = 0; k < workers; k++) {
-            int32_t *const list = fmm_spgemm_take(&m, cols + 1, sizeof *list);
-            spgemm_place at = {.stands = list, .columns = s->stage, .sums = s->val_stage};
-            if (!even)
-                at = (spgemm_place){.columns = list,
-                                    .marks = fmm_spgemm_take(&m, cols, 1),
-                                    .sums = fmm_spgemm_take(&m, cols, width),
-                                    .aside = cuts ? fmm_spgemm_take(&m, cols, width) : NULL};
-            if (!pass) continue;
-            t.places[k] = at;
-            memset(list, even ? 0xff : 0, (size_t)(m.base + m.used - (char *)list));
+            spgemm_place at = {0};
+            if (alike) {
+                at.stands = fmm_spgemm_take(&m, cols, sizeof *at.stands);
+            } else {
+                at.columns = fmm_spgemm_take(&m, s->own, sizeof *at.columns);
+                at.marks = fmm_spgemm_take(&m, cols, 1);
+                at.sums = fmm_spgemm_take(&m, cols, width);
+                if (cuts) at.aside = fmm_spgemm_take(&m, s->own, width);
+            }
+            if (pass) t->places[k] = at;
         }
     }
-    y.data = s->val_stage;
-    fmm_spgemm_crew(exec, workers, s->out->schedule, s->a->rows,
-                    fmm_spgemm_loops[with->dtype].whole, &t);
+    s->lent += m.used;
     return FMM_OK;
 }

@@ -39,9 +39,10 @@ double frame_float(StableIValue slot)
 static fmm_status allocate_workspace(void *owner, size_t bytes, void **workspace)
 {
     frame *f = owner;
-    if (!frame_workspace(f, bytes)) return f->status;
-    *workspace = f->exec.workspace;
-    return FMM_OK;
+    *workspace = frame_workspace(f, bytes) ? f->exec.workspace : NULL;
+    const fmm_status status = f->status;
+    f->status = FMM_OK; /* who asked may do without, or else fails with this */
+    return status;
 }
 
 bool frame_begin(frame *f, const StableIValue *stack, int inputs)

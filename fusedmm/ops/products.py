@@ -94,11 +94,14 @@ class SpGEMMPlan(Generic[M]):
 
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling() and isinstance(self.schedule, Tensor):  # else a tree of something else
-            object.__setattr__(self, "_writes", _written(self))
+            object.__setattr__(self, "_writes", self._written())
+
+    def _written(self) -> tuple[int, ...]:
+        return _written(self.a, self.b, (self.c.ptr, self.c.idx, self.c.eid))
 
     def _require_unwritten(self) -> None:
-        if not torch.compiler.is_compiling() and _written(self) != self._writes:
-            raise ValueError("spgemm: the plan is for another structure: a matrix was written to since it was made")
+        if not torch.compiler.is_compiling() and self._written() != self._writes:
+            raise ValueError("spgemm: the structure of a matrix was written to since its plan or product was made")
 
     def __getstate__(self) -> dict[str, Any]:
         self._require_unwritten()  # a copy would not know
@@ -178,8 +181,9 @@ pytree.register_pytree_node(
 )
 
 
-def _written(plan: SpGEMMPlan[M]) -> tuple[int, ...]:
-    tensors = [t for adj in (plan.a, plan.b, plan.c) for t in (adj.ptr, adj.idx, adj.eid)]
+def _written(a: Matrix, b: Matrix, parts: Sequence[Tensor]) -> tuple[int, ...]:
+    """Tells how often the tensors of A, of B and of C, whose ``parts`` are its own, were written to."""
+    tensors = (a.ptr, a.idx, a.eid, b.ptr, b.idx, b.eid, *parts)
     return tuple(-1 if t.is_inference() else writes_to(t) for t in tensors)
 
 
@@ -229,6 +233,7 @@ class Whole(Generic[M]):
         ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
         eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
         self.parts = ptr, idx, eid
+        self.writes = _written(a, b, self.parts)
         return val if val.shape[0] == idx.shape[0] else _Product.run((self.plan, BY_C), first, second)
 
     def c(self, val: Values) -> M:
@@ -246,6 +251,7 @@ class Whole(Generic[M]):
             c = self.c(None)
             none = c.idx.new_empty(0)
             self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, self.schedule, none, none, False, "auto")
+            object.__setattr__(self.found, "_writes", self.writes)
         return self.found
 
 
@@ -289,6 +295,7 @@ class _Product(Formula):
     def backward(call: Any, saved: Operands, note: Any, needs: Needs, g: Tensor) -> Operands:
         made, by = call
         plan: Any = made.plan if isinstance(made, Whole) else made
+        plan._require_unwritten()
         first, second = [i for i in range(3) if i != by]
         return (
             _by(plan, first, {by: g, second: saved[1]}) if needs[0] else None,

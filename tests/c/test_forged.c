@@ -115,9 +115,10 @@ static fmm_status lend(void *owner, size_t bytes, void **to)
 {
     static _Alignas(16) char room[1 << 22];
     size_t *used = owner;
+    if (bytes > sizeof room - 16 - *used) return FMM_OUT_OF_MEMORY;
     *to = room + *used;
     *used += (bytes + 15) / 16 * 16;
-    return *used <= sizeof room ? FMM_OK : FMM_OUT_OF_MEMORY;
+    return FMM_OK;
 }
 
 static int32_t *columns(void *owner, int64_t nnz)

@@ -5,7 +5,9 @@ import torch
 from support.spgemm_oracle import products, random_csr
 
 import fusedmm
+from benchmarks.trial import peak_bytes
 from fusedmm import CSR
+from fusedmm.data import stencil
 
 
 def column_and_row(n, device):
@@ -138,3 +140,33 @@ def test_too_large_a_product_says_how_large(device):
     with pytest.raises((MemoryError, torch.OutOfMemoryError), match=str(n * n)):
         fusedmm.spgemm(column, row)
     assert fusedmm.spgemm(row, column).val.tolist() == [n]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("kind", ["grid", "random"])
+def test_memory_beside_c_has_a_bound(kind, number, threads):
+    """A quarter of the largest matrix and 32 MiB. Not all rows of C fit into that, so that some are found twice: with
+    the same bits as in two phases."""
+    threads(number)
+    a = stencil(600, 600, points=9) if kind == "grid" else random_csr(2**15, 2**15, 2**19)
+    a = a.with_values(torch.randn(a.nnz))
+    plan = fusedmm.spgemm_plan(a, a)
+    c = plan(a.val, a.val)
+    largest = sum(t.nbytes for t in (c.ptr, c.idx, c.val))
+    assert 8 * c.nnz > 2**25 + 8 * a.nnz / 4
+    for sorted in (True, False):
+        made = []
+
+        def whole(sorted=sorted, made=made):
+            made[:] = [fusedmm.spgemm(a, a, sorted=sorted)]
+            return made[0].ptr, made[0].idx, made[0].val
+
+        peak, results = peak_bytes(whole, 3, False)
+        assert results == largest and peak <= results + largest / 4 + 2**25
+        (found,) = made
+        row = torch.arange(a.shape[0]).repeat_interleave(found.degree())
+        order = torch.arange(c.nnz) if sorted else (row * a.shape[1] + found.idx).argsort()
+        assert torch.equal(found.ptr, c.ptr)
+        assert torch.equal(found.idx[order], c.idx) and torch.equal(found.val[order], c.val)
+    peak, results = peak_bytes(lambda: (fusedmm.spgemm_plan(a, a).c.ptr,), 1, False)
+    assert peak <= largest / 2 + results + largest / 4 + 2**25

@@ -120,8 +120,23 @@ def test_other_structures_are_refused():
     assert_product(plan(a.val, b.val), a, b)
     a.idx[0] = (a.idx[0] + 1) % 50
     for use in (lambda: plan(a.val, b.val), lambda: copy.deepcopy(plan), lambda: pickle.dumps(plan)):
-        with pytest.raises(ValueError, match="the plan is for another structure"):
+        with pytest.raises(ValueError, match="was written to since its plan or product was made"):
             use()
+
+
+@pytest.mark.parametrize("made", ["a plan", "a product", "a product whose gradient was taken"])
+@pytest.mark.parametrize("which", ["a", "b", "c"])
+def test_gradients_of_other_structures_are_refused(made, which):
+    a, b = operands()
+    u, v = values(a), values(b)
+    a, b = a.with_values(u), b.with_values(v)
+    c = fusedmm.spgemm_plan(a, b)(u, v) if made == "a plan" else fusedmm.spgemm(a, b)
+    loss = c.val.sin().sum()
+    if made.endswith("taken"):
+        torch.autograd.grad(loss, (u, v), retain_graph=True)
+    {"a": a, "b": b, "c": c}[which].idx.add_(0)
+    with pytest.raises(ValueError, match="was written to since its plan or product was made"):
+        torch.autograd.grad(loss, (u, v))
 
 
 def test_plans_are_frozen_copied_and_pickled():
