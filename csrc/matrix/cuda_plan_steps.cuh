@@ -78,8 +78,7 @@ static __device__ void count_block(const rows_view &v, int counter[WARPS][LINES]
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int64_t first = (int64_t(blockIdx.x) * WARPS + warp) * v.stretch;
     for (int k = 0; k < v.stretch; k += WARP) {
-        const int64_t row = first + k + lane;
-        const int64_t length = row < v.a.rows ? length_of(v.a, row) : 0;
+        const int64_t row = first + k + lane, length = row < v.a.rows ? length_of(v.a, row) : 0;
         const int c = row < v.a.rows ? class_of(length, v.segment) : CLASSES;
         const unsigned same = __match_any_sync(ALL, c);
         if (c < CLASSES && lane == __ffs(same) - 1) counter[warp][c] += __popc(same);

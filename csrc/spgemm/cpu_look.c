@@ -33,8 +33,8 @@ static void look_b(int64_t first, int64_t last, void *ctx)
     if (falls || outside) atomic_store_explicit(&s->falls, true, memory_order_relaxed);
 }
 
-/* Counts products of rows [first, last) of A. Indices that are out of range have none. What a forged
- * ptr of B says is cut off once for each row, where each entry had all of B. */
+/* Counts products of rows [first, last) of A. Indices that are out of range have none. What a
+ * forged ptr of B says is cut off once for each row, where each entry had all of B. */
 static void look_a(int64_t first, int64_t last, void *ctx)
 {
     const symbolic *s = ctx;
