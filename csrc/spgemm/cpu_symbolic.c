@@ -240,14 +240,17 @@ static void give_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
     const int64_t *const ptr = s->out->ptr;
+    spgemm_bits room = s->rooms[worker]; /* no line of memory that other workers write to */
+    room.count = -1;
     for (int64_t i = first, next; i < last; i = next) {
         const int64_t from = s->at[i], to = ptr[i];
         next = i + 1;
         if (from < 0) {
             while (next < last && s->at[next] < 0) next++;
             s->find(ctx, worker, i, next);
+            room.count = -1; /* it sorted rows, too */
         } else if (s->sort) {
-            fmm_spgemm_sort_row(s, &s->rooms[worker], i, from);
+            fmm_spgemm_sort_row(s, &room, i, from);
         } else {
             while (next < last && s->at[next] - from == ptr[next] - to) next++;
             fmm_spgemm_copy(s, i, next, from);
