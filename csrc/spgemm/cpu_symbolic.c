@@ -6,8 +6,13 @@
  *     count     bits of a row's words, all products ored together           one pass over products
  *     columns   the same once more; the words are then read out             one pass over products
  *
- * Up to SPGEMM_SPARE products there is a stage with a place for a column of each: columns are read
- * out at once and copied when their number is known, and the pass that counts is left out.
+ * The stage spares the pass that counts: columns are read out at once, and copied when their number
+ * is known. It has as many places as a call has memory for, and workers take blocks of them:
+ *
+ *     stage     | rows 0..8 | rows 30..35 | rows 9..12 |        ptr: how many columns each row has
+ *     C         | rows 0..8 | rows 9..12 | ... | rows 30..35 |  sizes are known: C has memory
+ *
+ * Rows that found no place are counted, and found again for C.
  *
  *     products of row i     B's row k   (3, ..1..1..)  (7, 1.......)
  *                           B's row k'  (3, 1....1..)  (9, ...1....)
@@ -235,14 +240,17 @@ static void give_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;
     const int64_t *const ptr = s->out->ptr;
+    spgemm_bits room = s->rooms[worker]; /* no line of memory that other workers write to */
+    room.count = -1;
     for (int64_t i = first, next; i < last; i = next) {
         const int64_t from = s->at[i], to = ptr[i];
         next = i + 1;
         if (from < 0) {
             while (next < last && s->at[next] < 0) next++;
             s->find(ctx, worker, i, next);
+            room.count = -1; /* it sorted rows, too */
         } else if (s->sort) {
-            fmm_spgemm_sort_row(s, &s->rooms[worker], i, from);
+            fmm_spgemm_sort_row(s, &room, i, from);
         } else {
             while (next < last && s->at[next] - from == ptr[next] - to) next++;
             fmm_spgemm_copy(s, i, next, from);
@@ -283,6 +291,17 @@ size_t fmm_spgemm_allowed(const symbolic *s)
     return SPGEMM_LENT + (size_t)nnz / 4 * (sizeof *s->idx + width);
 }
 
+static fmm_status ask_stage(const fmm_exec *exec, symbolic *s, int64_t places)
+{
+    spgemm_memory m = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(fmm_spgemm_ask(exec, m.used, &m));
+        s->val_stage = fmm_spgemm_take(&m, places, s->val_width);
+        s->stage = fmm_spgemm_take(&m, places, sizeof *s->stage);
+    }
+    return FMM_OK;
+}
+
 /* The stage takes what is left of that. Where it cannot be had, no more than workers' own rows. */
 static fmm_status lay_out_stage(const fmm_exec *exec, symbolic *s, int workers)
 {
@@ -291,14 +310,9 @@ static fmm_status lay_out_stage(const fmm_exec *exec, symbolic *s, int workers)
     s->lent += (size_t)own * width;
     s->capacity = s->lent < allowed ? (int64_t)((allowed - s->lent) / width) : 0;
     if (s->capacity > enough) s->capacity = enough;
-    spgemm_memory m;
-    if (fmm_spgemm_ask(exec, (size_t)(s->capacity + own) * width, &m) != FMM_OK) {
-        s->capacity = 0;
-        TRY(fmm_spgemm_ask(exec, (size_t)own * width, &m));
-    }
-    s->val_stage = m.base; /* first, since its elements may be the wider ones */
-    s->stage = (int32_t *)(void *)(m.base + (size_t)(s->capacity + own) * s->val_width);
-    return FMM_OK;
+    if (ask_stage(exec, s, s->capacity + own) == FMM_OK) return FMM_OK;
+    s->capacity = 0;
+    return ask_stage(exec, s, own);
 }
 
 /* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is

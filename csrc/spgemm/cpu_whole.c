@@ -2,7 +2,7 @@
  *
  *     products of row i   ---> marks of columns, and a list in the order of touching
  *                         ---> sums, one for each column            the same pass over products
- *     columns, as listed  ---> stage       | row | row |   ...  |   a place for each product
+ *     columns, as listed  ---> stage       | row | row |   ...  |   see cpu_symbolic.c
  *     their sums          ---> val_stage   | row | row |   ...  |
  *                              C           | row | row | ...        copied when sizes are known;
  *                                                                   sorted on the way (cpu.c)

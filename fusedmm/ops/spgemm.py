@@ -78,7 +78,8 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
 
     Cost: two flops per product; A has as many products as its entries have entries in their rows of B. Finding C's
     structure takes about as long as computing its values. The memory beside C is a dense row of sums per thread, or
-    less where that is much, and of up to 2^25 products a place for each; on CUDA a few bytes for each row.
+    less where that is much, and places for entries of C on their way, 32 MiB and a quarter of the larger factor in all;
+    on CUDA a few bytes for each row.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
