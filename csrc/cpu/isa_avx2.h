@@ -146,19 +146,11 @@ static inline vf32 bf16_wide(__m128i h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-/* As bf16_of of simd.h, eight at a time: rounded to nearest, ties to even, except that a NaN
- * stays one and becomes quiet. The conversion packs 32-bit lanes to 16 with saturation, which
- * cannot happen. */
-static inline __m128i bf16_narrow(vf32 v)
+/* The lower 16 bits of each lane, whose upper ones are 0: it is packed with saturation. */
+static inline __m128i low16(vf32 v)
 {
-    const __m256i u = _mm256_castps_si256(v), even = _mm256_srli_epi32(u, 16);
-    const __m256i bias =
-        _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(even, _mm256_set1_epi32(1)));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, bias), 16);
-    const __m256i quiet = _mm256_or_si256(even, _mm256_set1_epi32(0x40));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i bits = _mm256_blendv_epi8(rounded, quiet, nan);
-    return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    return _mm_packus_epi32((__m128i)_mm256_castps256_ps128(v),
+                            (__m128i)_mm256_extractf128_ps(v, 1));
 }
 
 static inline __m128i load16(const uint16_t *p) { return _mm_loadu_si128((const void *)p); }

@@ -157,18 +157,8 @@ static inline vf32 bf16_wide(__m256i h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* As bf16_of of simd.h, sixteen at a time: rounded to nearest, ties to even, except that a NaN
- * stays one and becomes quiet. */
-static inline __m256i bf16_narrow(vf32 v)
-{
-    const __m512i u = _mm512_castps_si512(v), even = _mm512_srli_epi32(u, 16);
-    const __m512i bias =
-        _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(even, _mm512_set1_epi32(1)));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, bias), 16);
-    const __m512i quiet = _mm512_or_si512(even, _mm512_set1_epi32(0x40));
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
-}
+/* The lower 16 bits of each lane. */
+static inline __m256i low16(vf32 v) { return _mm512_cvtepi32_epi16((__m512i)v); }
 
 static inline __m256i load16(const uint16_t *p) { return _mm256_loadu_si256((const void *)p); }
 static inline void store16(uint16_t *p, __m256i h) { _mm256_storeu_si256((void *)p, h); }

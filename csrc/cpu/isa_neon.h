@@ -121,16 +121,8 @@ static inline void f64_store_part(double *p, vf64 v, int64_t n)
 static inline vf32 f16_wide(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 static inline uint16x4_t f16_narrow(vf32 v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
 static inline vf32 bf16_wide(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(h, 16)); }
-/* As bf16_of of simd.h, four at a time: rounded to nearest, ties to even, except that a NaN stays
- * one and becomes quiet. */
-static inline uint16x4_t bf16_narrow(vf32 v)
-{
-    const uint32x4_t u = vreinterpretq_u32_f32(v), even = vshrq_n_u32(u, 16);
-    const uint32x4_t bias = vaddq_u32(vdupq_n_u32(0x7fff), vandq_u32(even, vdupq_n_u32(1)));
-    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(u, bias), 16);
-    const uint32x4_t quiet = vorrq_u32(even, vdupq_n_u32(0x40));
-    return vmovn_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet));
-}
+/* The lower 16 bits of each lane. */
+static inline uint16x4_t low16(vf32 v) { return vmovn_u32(vreinterpretq_u32_f32(v)); }
 
 static inline uint16x4_t load16(const uint16_t *p) { return vld1_u16(p); }
 static inline void store16(uint16_t *p, uint16x4_t h) { vst1_u16(p, h); }

@@ -43,7 +43,7 @@ def extreme_sums(m: Reached, form: int, weight: Values = None, z: Values = None,
 
 def _counts(m: Reached) -> Tensor:
     """Tells how many entries reached each extreme, one where none did."""
-    return extreme_sums(m, COUNTS).clamp(min=1)
+    return extreme_sums(m, COUNTS).clamp_(min=1)
 
 
 def _edges(m: Reached, weight: Tensor, z: Values, g: Values) -> Tensor:

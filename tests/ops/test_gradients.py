@@ -40,6 +40,35 @@ def test_sddmm_gradients(heads, device):
     assert torch.autograd.gradcheck(f, (val, a, b)) and torch.autograd.gradgradcheck(f, (val, a, b))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("feat", [8, 16, 17, 64, 144])
+def test_gradients_of_an_extreme_at_widths_of_vectors(feat, reduce, dtype, device):
+    """Small integers, of which several often reach the extreme of a row, in rows of 0 to 11 entries."""
+    generator = torch.Generator().manual_seed(feat)
+    counts = torch.arange(36) % 12
+    row = torch.arange(36).repeat_interleave(counts)
+    col = torch.cat([torch.randperm(20, generator=generator)[:n] for n in counts.tolist()])
+    adj = fusedmm.CSR.from_coo(row.to(device), col.to(device), shape=(36, 20))
+    x = torch.randint(-8, 9, (20, feat), generator=generator).to(device, dtype)
+    val = (2.0 ** (2 * torch.randint(0, 2, (adj.nnz,), generator=generator))).to(device, dtype)
+    gout = torch.randint(0, 2, (36, feat), generator=generator).to(device, dtype)
+
+    def gradients(f, *operands):
+        operands = [t.clone().requires_grad_() for t in operands]
+        return torch.autograd.grad(f(*operands), operands, gout.to(operands[0].dtype))
+
+    def dense(val, x):
+        rows = (val[:, None] * x[col.to(device)]).split(counts.tolist())
+        return torch.stack([getattr(torch, f"a{reduce}")(r, 0) if len(r) else x.new_zeros(feat) for r in rows])
+
+    found = gradients(lambda val, x: fusedmm.spmm(adj.with_values(val), x, reduce=reduce), val, x)
+    exact = gradients(dense, val.double(), x.double())
+    unit = torch.finfo(dtype).eps
+    for got, right in zip(found, exact, strict=True):
+        torch.testing.assert_close(got.double(), right, rtol=0, atol=4096 * unit)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduce", ["mean", "max", "min"])
 def test_shares_of_long_rows(reduce, dtype, device):
