@@ -38,6 +38,7 @@ SPMV_ROWS = ["csr_scalar", "csr_vector", "csr_segmented", "merge", "coo", "sell"
 SPMV_FORMS = ["auto", "coo", "ell", "sell", "hyb", "dia", COPY]
 PRODUCT = "A x"
 WALLS = ["best peer / ours", "wall / ours"]
+DDI = ["auto", "tiles", "segments", "cusparse", "cusparse / auto"]
 SPMM_LESSONS = ["thread_per_output", "shared", "row_split", "multi_spmv_vector", "crc", "warp_merge", "row_vector"]
 
 
@@ -239,7 +240,8 @@ def masks(document: Document) -> str:
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(WALLS)),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
-    "spmm_kept": ("spmm-cuda-kept", by_width(["cusparse / ours", "wall / ours"])),
+    "spmm_ddi": ("spmm-cuda-ddi", listed(DDI)),
+    "spmm_kept": ("spmm-cuda-kept", by_width(["cusparse / ours"])),
     "spmm_pruned": ("spmm-cuda-pruned", layers(PEERS)),
     "spmm_algorithms": ("spmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SPMM_LESSONS, "merge_path"])),
     "spmm_grid": ("spmm-cuda-sweeps", listed([f"shared:{b} / shared_swapped:{b}" for b in TILES])),
@@ -248,6 +250,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmm_row_split": ("spmm-cuda-sweeps", by_width(["cusparse / row_split"])),
     "sddmm_twins": ("sddmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
     "sddmm_cusparse": ("sddmm-cuda-twins", by_width(["cusparse / ours"])),
+    "sddmm_ddi": ("sddmm-cuda-ddi", listed(DDI)),
     "sddmm_pruned": ("sddmm-cuda-pruned", layers(PEERS)),
     "sddmm_blocking": ("sddmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SDDMM_LESSONS])),
     "sddmm_dynamic": ("sddmm-cuda-sweeps", by_width(["dynamic / row_blocks"])),

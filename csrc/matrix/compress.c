@@ -49,8 +49,7 @@ fmm_status fmm_coo_check(const fmm_exec *exec, const fmm_coo *a, fmm_coo_facts *
      * here, since they are read anyway. */
     int64_t last_row = -1, last_col = -1, loops = 0, falls = 0;
     for (int64_t p = 0; p < a->nnz; p++) {
-        const int64_t r = once(a->row + p * a->row_stride);
-        const int64_t c = once(a->col + p * a->col_stride);
+        const int64_t r = once(a->row + p * a->row_stride), c = once(a->col + p * a->col_stride);
         VALID(r >= 0 && r < a->rows,
               "compress: row[%" PRId64 "] = %" PRId64 " is outside [0, %" PRId64 ")", p, r,
               a->rows);

@@ -35,8 +35,7 @@ static const fmm_algorithm algorithms[] = {
  * 256: 0.83 to 1.19, in the mean 0.99, of 50 million places and more, 1.03 to 1.53 of fewer. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
-    const int64_t feat = call->x->feat;
-    const int64_t places = call->a->rows * call->a->cols;
+    const int64_t feat = call->x->feat, places = call->a->rows * call->a->cols;
     const bool wins = feat <= 32 || places > (feat <= 128 ? 1 << 20 : 1 << 25);
     if (feat >= 16 && wins && fmm_may_be_tiled(call->a) && fmm_sddmm_tiles_supports(call))
         return &algorithms[2];
