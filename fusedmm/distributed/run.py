@@ -68,7 +68,7 @@ def pieces_of(part: Part, func: Any, given: Sequence[Any]) -> list[tuple[int, in
     size, shares, step = rows * width * x.element_size(), ranks.pieces, least
     if not shares:
         hidden = part.home.total >= ENTRIES * rows * ranks.count
-        line = widest = 1 << (PIECE // rows).bit_length() - 1
+        line = widest = 1 << max(PIECE // rows, LOAD).bit_length() - 1
         if hidden:
             line = min(max(LINE, 1 << (OVERLAPS // rows).bit_length()), widest)
         lines = size // (rows * line) if x.is_cuda and size >= (LARGE if hidden else 2 * PIECE) else 0

@@ -132,7 +132,7 @@ class SAGEConv(Layer):
         project = self.project and "lin" in modules  # which is made with the layer, or never
         lin_l, lin_r = modules["lin_l"], modules["lin_r"] if self.root_weight else None
         first, times = (modules["lin"], 1) if project else (lin_l, 1 if self.reduce else self.aggr_module.times)
-        plain = size is None and fit(x, edge_index, first, lin_r or first)
+        plain = size is None and times == 1 and fit(x, edge_index, first, lin_r or first)
         if not plain:
             sparse = self.reduce in ONE_STEP and not project
             require_nodes("SAGEConv", x, first, lin_r, batch=True, times=times, sparse=sparse)

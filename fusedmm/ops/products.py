@@ -63,6 +63,11 @@ def _values_like(idx: Tensor, val: Tensor, other: Tensor) -> Tensor:
     return (val if val.dtype.is_floating_point else other).new_empty(idx.size(0))
 
 
+# How ``products`` are laid out (csrc/spgemm/cuda_kept.cu). A plan that was saved with another layout goes without them:
+# its values are the same, and take longer.
+LAYOUT = 2
+
+
 @dataclass(frozen=True, eq=False)
 class SpGEMMPlan(Generic[M]):
     """What the product of two structures needs beside their values; made by ``fusedmm.spgemm_plan``.
@@ -105,11 +110,13 @@ class SpGEMMPlan(Generic[M]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._require_unwritten()  # a copy would not know
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"layout": LAYOUT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        for f in fields(self):
+            object.__setattr__(self, f.name, state[f.name])
+        if state.get("layout") != LAYOUT:
+            object.__setattr__(self, "products", self.products[:0])
         self.__post_init__()
 
     def __call__(self, a_val: Values = None, b_val: Values = None) -> M:

@@ -211,10 +211,10 @@ static void run(fmm_operator op, int turn)
     }
 }
 
-/* Memory that ends at a guard page, whatever it is asked for. */
+/* Memory that ends at a guard page, of fewer bytes than the owner says. */
 static fmm_status lend_guarded(void *owner, size_t bytes, void **to)
 {
-    (void)owner;
+    if (bytes >= *(const size_t *)owner) return FMM_OUT_OF_MEMORY;
     *to = guarded(bytes, AT_END);
     return FMM_OK;
 }
@@ -231,37 +231,73 @@ static void *guarded_values(void *owner, int64_t nnz)
     return guarded((size_t)nnz * sizeof(float), AT_END);
 }
 
+/* Both phases at once, in memory of pieces of fewer bytes than that; without the stage, which alone
+ * takes a block or more, rows are counted and found again. */
+enum { BLOCK_BYTES = 1 << 15 };
+static void find_whole(const fmm_csr *a, const fmm_csr *b, fmm_spgemm_want want, bool stage,
+                       int turn)
+{
+    size_t refused = stage ? SIZE_MAX : BLOCK_BYTES;
+    const fmm_exec exec = {.device = FMM_CPU, .allocate = lend_guarded, .owner = &refused};
+    const fmm_spgemm_values with = {numbers(a->nnz), numbers(b->nnz), FMM_F32, guarded_values};
+    const fmm_spgemm_pattern pattern = {
+        .want = want,
+        .ptr = guarded((size_t)(a->rows + 1) * sizeof(int64_t), AT_END),
+        .schedule = guarded(FMM_SPGEMM_SCHEDULE * sizeof(int64_t), AT_END),
+        .columns = guarded_columns,
+        .with = &with};
+    CHECK(fmm_spgemm_symbolic(&exec, a, b, &pattern) == FMM_OK, "turn %d: %s", turn,
+          fmm_last_error());
+    release_all();
+}
+
+static fmm_csr of_arrays(int64_t rows, int64_t cols, const int64_t *ptr, const int32_t *idx)
+{
+    int64_t *own_ptr = guarded((size_t)(rows + 1) * sizeof *ptr, AT_END);
+    int32_t *own_idx = guarded((size_t)ptr[rows] * sizeof *idx, AT_END);
+    memcpy(own_ptr, ptr, (size_t)(rows + 1) * sizeof *ptr);
+    memcpy(own_idx, idx, (size_t)ptr[rows] * sizeof *idx);
+    return (fmm_csr){.rows = rows, .cols = cols, .nnz = ptr[rows], .ptr = own_ptr, .idx = own_idx};
+}
+
 /* Columns, sums and places of a whole product, whose rows are as many products long each or not. */
 static void whole_product(int turn)
 {
     enum { SIDE = 61, EACH = 3 };
     fmm_csr a = matrix(DENSE_ROWS, SIDE, SIDE, true, AT_END);
     if (turn % 2) {
-        int64_t *ptr = guarded((SIDE + 1) * sizeof *ptr, AT_END);
-        int32_t *idx = guarded((size_t)SIDE * EACH * sizeof *idx, AT_END);
+        int64_t ptr[SIDE + 1];
+        int32_t idx[SIDE * EACH];
         for (int64_t i = 0; i <= SIDE; i++) ptr[i] = i * EACH;
         for (int32_t q = 0; q < SIDE * EACH; q++) idx[q] = (q / EACH + q % EACH * 7) % SIDE;
-        a = (fmm_csr){.rows = SIDE, .cols = SIDE, .nnz = SIDE * EACH, .ptr = ptr, .idx = idx};
+        a = of_arrays(SIDE, SIDE, ptr, idx);
     }
     for (int n = 0; n < turn % 4; n++)
         forge(&a, (where)random_below(turn % 2 ? 2 : PLACES), wild[random_below(WILD)],
               random_below(a.nnz));
-    const fmm_spgemm_values with = {numbers(a.nnz), numbers(a.nnz), FMM_F32, guarded_values};
-    const fmm_spgemm_pattern pattern = {.want = turn % 5 ? FMM_SPGEMM_SORTED : FMM_SPGEMM_UNSORTED,
-                                        .ptr = guarded((SIDE + 1) * sizeof(int64_t), AT_END),
-                                        .schedule =
-                                            guarded(FMM_SPGEMM_SCHEDULE * sizeof(int64_t), AT_END),
-                                        .columns = guarded_columns,
-                                        .with = &with};
-    const fmm_exec exec = {.device = FMM_CPU, .allocate = lend_guarded};
-    CHECK(fmm_spgemm_symbolic(&exec, &a, &a, &pattern) == FMM_OK, "turn %d: %s", turn,
-          fmm_last_error());
-    release_all();
+    find_whole(&a, &a, turn % 5 ? FMM_SPGEMM_SORTED : FMM_SPGEMM_UNSORTED, turn / 4 % 2, turn);
+}
+
+/* Rows 0 and 1 of B are 200 and -198 entries long, so that a row of A with both has more columns
+ * than products are counted. */
+static void lengths_that_cancel(int turn)
+{
+    enum { MANY = 200, SIDE = 9 };
+    const int64_t ptr_b[] = {0, MANY, 2, 2, MANY};
+    int64_t ptr[SIDE + 1];
+    int32_t idx_b[MANY], idx[2 * SIDE];
+    for (int32_t q = 0; q < MANY; q++) idx_b[q] = q;
+    for (int i = 0; i <= SIDE; i++) ptr[i] = 2 * i;
+    for (int i = 0; i < 2 * SIDE; i++) idx[i] = i % 2;
+    if (turn / 2 % 2) idx[1] = 2; /* then rows are not as long as each other */
+    const fmm_csr a = of_arrays(SIDE, 4, ptr, idx), b = of_arrays(4, MANY, ptr_b, idx_b);
+    find_whole(&a, &b, FMM_SPGEMM_SORTED, turn % 2, turn);
 }
 
 int main(void)
 {
     for (int turn = 0; turn < 2000; turn++) whole_product(turn);
+    for (int turn = 0; turn < 4; turn++) lengths_that_cancel(turn);
     for (int op = 0; op < FMM_OPERATORS; op++)
         for (int turn = 0; turn < 200; turn++) run((fmm_operator)op, turn);
     return finish();

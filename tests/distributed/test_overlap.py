@@ -146,6 +146,10 @@ def test_the_rule_takes_no_wider_lines_than_fit(width, entries, expected, monkey
     test_the_rule_takes_lines_of_a_gpu(width, torch.bfloat16, 1, entries, expected, monkeypatch, most=75)
 
 
+def test_the_rule_takes_no_narrower_lines_than_loads(monkeypatch):
+    test_the_rule_takes_lines_of_a_gpu(32, torch.float32, 1, 1, [4] * 8, monkeypatch, most=3)
+
+
 def test_the_rule_keeps_pieces_small(monkeypatch):
     """What a rank has of one is bounded, by as many pieces as that takes."""
     monkeypatch.setattr(run, "OVERLAPS", 1)

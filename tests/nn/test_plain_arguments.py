@@ -54,6 +54,13 @@ def test_bad_features_are_named_as_with_an_edge_index(label, bad, device):
         assert str(named.value) == str(found.value)
 
 
+def test_features_as_wide_as_several_aggregations_are_named(device):
+    mine = make(ours, "SAGEConv", F_IN, F_OUT, aggr=["mean", "max"], root_weight=False).to(device)
+    for graph_of in (square(device), graph().to(device)):
+        with pytest.raises(ValueError, match=f"x has {2 * F_IN} features, in_channels is {F_IN}"):
+            mine(on(device, features(NODES, 2 * F_IN)), graph_of)
+
+
 @pytest.mark.parametrize("label", LAYERS)
 def test_a_csr_that_is_not_square_is_no_graph_of_one_x(label, device):
     wide = fusedmm.CSR.from_edge_index(graph(), size=(NODES + 1, NODES)).to(device)

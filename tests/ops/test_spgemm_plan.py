@@ -153,6 +153,16 @@ def test_plans_are_frozen_copied_and_pickled():
     assert torch.equal(torch.load(file, weights_only=True)(a.val, b.val).val, exact)
 
 
+def test_a_plan_that_an_older_version_saved_goes_without_its_products(device):
+    a, b = random_csr(60, 50, 300, device=device), random_csr(50, 80, 400, device=device)
+    plan = fusedmm.spgemm_plan(a, b)
+    state = plan.__getstate__() | {"products": torch.full((1000,), 7, dtype=torch.int32, device=device), "layout": 1}
+    older = object.__new__(type(plan))
+    older.__setstate__(state)
+    assert older.products.numel() == 0
+    assert torch.equal(older(a.val, b.val).val, plan(a.val, b.val).val)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_exported_with_a_plan_as_argument(masked):
     class Twice(torch.nn.Module):
