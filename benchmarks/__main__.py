@@ -225,6 +225,11 @@ def main(argv: list[str]) -> None:
         return
     if options.op == "every":
         sys.exit(every.run(options.device, options.limit, lambda argv: arguments(argv).json))
+    try:
+        for name in options.graphs or []:
+            graphs.require(name)
+    except FileNotFoundError as error:
+        sys.exit(f"python -m benchmarks: --graphs: {error}")
     if part := os.environ.get("BENCHMARK_PART"):
         threads = int(os.environ["OMP_NUM_THREADS"])
         torch.set_num_threads(threads)

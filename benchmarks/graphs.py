@@ -67,6 +67,21 @@ def names(suite: str) -> list[str]:
     return SUITES[suite] or sorted(path.stem for path in find_graph("cora").parent.glob("*.npz"))
 
 
+def require(name: str) -> None:
+    """Raises:
+    FileNotFoundError: ``load`` does not know that matrix; the text has those that exist.
+    """
+    made = [*TWINS, *UNIFORM, *SYMMETRIC]
+    if name in made or name.endswith("%") or "-point " in name or " full of " in name:
+        return
+    try:
+        find_graph(name)
+    except FileNotFoundError as error:
+        known = ", ".join([*names("graphs"), *made])
+        form = "'5-point 1000^2', '1024x512 90%' or '32 full of 118'"
+        raise FileNotFoundError(f"{error}; there are {known}, and matrices such as {form}") from None
+
+
 def load(name: str, device: str) -> CSR:
     """The pattern of a twin, of a stencil ("5-point 1000^2"), of a pruned layer ("1024x512 90%", zeros drawn from a
     seed), or of a file.

@@ -71,8 +71,10 @@ class Columns(torch.Tensor):
         if getattr(func, "namespace", None) == "fusedmm":
             return call(func, args)
         if func.__name__ not in TOLD:
-            what = f"{func.__name__} of its columns, which are a rank's own numbers; edges() has the global ones"
-            raise TypeError(f"a DistCSR of several ranks is not taken here ({what})")
+            raise TypeError(
+                "a DistCSR of several ranks does not support what reads its columns, such as to_dense, coo and other "
+                "formats: they are a rank's own numbers; edges() has the global ones"
+            )
         with as_plain_tensors():
             return func(*args, **(kwargs or {}))
 
@@ -187,7 +189,8 @@ def call(func: Any, args: Sequence[Any]) -> Any:
 
 
 def _refused(func: Any) -> TypeError:
-    return TypeError(f"{str(func).split('.')[1].strip('_')} does not take a DistCSR of several ranks")
+    name = str(func).split(".")[1].strip("_").removesuffix("_symbolic")
+    return TypeError(f"{name} does not take a DistCSR of several ranks")
 
 
 def _agree(part: Part, name: str, given: Sequence[Any], operands: str) -> None:

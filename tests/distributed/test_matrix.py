@@ -117,12 +117,13 @@ def test_one_rank_is_a_csr():
     assert torch.equal(again @ x, whole.csr @ x)
 
 
+READS = "^a DistCSR of several ranks does not support what reads its columns, such as to_dense, coo"
 REFUSALS = {  # what a part is asked for, and what it says
-    "dense": (lambda part: part.to_dense(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "dense": (lambda part: part.to_dense(), TypeError, READS),
     "torch": (lambda part: part.to_torch(), TypeError, "'Tensor' and 'Columns'"),
-    "coordinates": (lambda part: part.coo(), TypeError, "a DistCSR of several ranks is not taken here"),
-    "format": (lambda part: fusedmm.formats.to_ell(part), TypeError, "a DistCSR of several ranks is not taken here"),
-    "parts": (lambda part: partition(part, 2).loads(), TypeError, "a DistCSR of several ranks is not taken here"),
+    "coordinates": (lambda part: part.coo(), TypeError, READS),
+    "format": (lambda part: fusedmm.formats.to_ell(part), TypeError, READS),
+    "parts": (lambda part: partition(part, 2).loads(), TypeError, READS),
     "made": (lambda part: DistCSR.make(part.ptr, part.ptr, part.none, None, 3, False), TypeError, "from_edges or"),
     "device": (lambda part: part.to("meta"), ValueError, "stays on its device"),
     "pickle": (lambda part: pickle.dumps(part), TypeError, "cannot be pickled"),
@@ -132,7 +133,7 @@ REFUSALS = {  # what a part is asked for, and what it says
         TypeError,
         "does not take a Dist",
     ),
-    "product": (lambda part: part @ part, TypeError, "spgemm_symbolic does not take a DistCSR"),
+    "product": (lambda part: part @ part, TypeError, "^spgemm does not take a DistCSR"),
     "loops": (lambda part: part.t().add_self_loops(), ValueError, "add them before t"),
     "edges": (lambda part: part.cache_transpose().t().edges(), ValueError, "ask before t"),
     "rows": (lambda part: fusedmm.spmm(part, torch.ones(99, 2)), ValueError, "x has 99 rows, the matrix"),

@@ -347,6 +347,13 @@ def test_choice_of_algorithms() -> None:
     assert few.wants(algorithm("segments", 2)) and not few.wants(algorithm("reference", 1))
 
 
+def test_a_graph_that_does_not_exist_is_named_beside_those_that_do(monkeypatch) -> None:
+    main = importlib.import_module("benchmarks.__main__")
+    monkeypatch.setattr(graphs, "names", lambda suite: ["cora"])
+    with pytest.raises(SystemExit, match=r"--graphs: no nope\.npz: .*; there are cora, arxiv-size, "):
+        main.main(["spgemm", "--graphs", "arxiv-size,5-point 9^2,nope"])
+
+
 def test_every_benchmark_is_one_that_there_is_and_says_how_it_ended(monkeypatch, capsys, tmp_path) -> None:
     main = importlib.import_module("benchmarks.__main__")
     for device, lines in every.ALL.items():
