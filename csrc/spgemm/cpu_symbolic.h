@@ -92,8 +92,9 @@ int64_t fmm_spgemm_count(const symbolic *s, const spgemm_bits *room, int64_t i);
 bool fmm_spgemm_block(symbolic *s, spgemm_bits *room, int64_t most);
 
 /* Where row i goes, of *most columns at most: to C, where it has a place of its size, or before
- * that to the stage. If that is full the row is only counted: -1. It then has no more columns than
- * products were counted, for as many as which a worker has room, whatever a forged B has. */
+ * that to the stage. If that is full, or there is none, the row is only counted: -1. It then has no
+ * more columns than products were counted, for as many as which a worker has room, whatever a
+ * forged B has. */
 static inline int64_t fmm_spgemm_begin(symbolic *s, spgemm_bits *room, int64_t i, int64_t *most)
 {
     int64_t *const ptr = s->out->ptr;
@@ -102,7 +103,8 @@ static inline int64_t fmm_spgemm_begin(symbolic *s, spgemm_bits *room, int64_t i
         return ptr[i];
     }
     *most = s->at[i] < s->b->cols ? s->at[i] : s->b->cols;
-    if (room->end - room->next < *most && !fmm_spgemm_block(s, room, *most)) {
+    const bool none = !s->capacity || room->end - room->next < *most;
+    if (none && !fmm_spgemm_block(s, room, *most)) {
         const int64_t count = fmm_spgemm_count(s, room, i);
         ptr[i + 1] = count < *most ? count : *most;
         return s->at[i] = -1;
