@@ -217,8 +217,8 @@ bool fmm_spgemm_block(symbolic *s, spgemm_bits *room, int64_t most)
     return room->end - room->next >= most;
 }
 
-/* The columns of rows, for the stage or C, where zeros stand for what is missing since B changed.
- */
+/* Finds the columns of rows, for the stage or for C. In C zeros stand for columns that are missing
+ * because B changed meanwhile. */
 static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     symbolic *s = ctx;
@@ -235,7 +235,7 @@ static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
     s->rooms[worker] = room;
 }
 
-/* Rows of C: from the stage, or where they have no place there found again. */
+/* Writes rows of C: they come from the stage, or are found again where they had no place there. */
 static void give_rows(void *ctx, int worker, int64_t first, int64_t last)
 {
     const symbolic *s = ctx;

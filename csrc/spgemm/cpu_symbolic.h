@@ -19,10 +19,10 @@ typedef struct spgemm_bits {
     int64_t width;             /* words of a row */
     int64_t next, end;         /* of its block in the stage: the next place */
     /* Of a whole product: */
-    bool alike;          /* whether rows are: see the struct below */
-    int32_t *places;     /* of the columns of the row that was sorted last, in C's row; */
-    const int32_t *last; /* these, and how many, where they may serve the next row, else -1 */
-    int64_t count;
+    bool alike;          /* as in the struct below */
+    int32_t *places;     /* where each column of the row that was sorted last went in C's row */
+    const int32_t *last; /* that row's columns, whose places the next row may share */
+    int64_t count;       /* how many they are, or -1 where the next row cannot share them */
 } spgemm_bits;
 
 /* Brings what entry p + SPGEMM_AHEAD of A wants closer: the row that begins at its place in
