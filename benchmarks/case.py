@@ -149,7 +149,7 @@ def run(case: Case, clock: Clock, seconds: float) -> dict[str, Any]:
         results[c.name] = {"ours": c.ours, **kind, **_spread(times)}
         if not kind:
             results[c.name] |= _checked(c, case)
-    peer = min((c.name for c in contenders if c.peer), key=lambda n: results[n]["us"])
+    peer = min((c.name for c in contenders if c.peer), key=lambda n: results[n]["us"], default=None)
     for c in contenders:
         if c.name in ("auto", peer) or results[c.name]["us"] <= CLOSE * results["auto"]["us"]:
             results[c.name]["warm_us"] = round(warm_minimum(c.call, clock.cuda, max(seconds, 0.1)) * 1e6, 3)
@@ -158,7 +158,7 @@ def run(case: Case, clock: Clock, seconds: float) -> dict[str, Any]:
     picked = case.oracle.picked
     return {
         "best_peer": peer,
-        "speedup": round(results[peer]["us"] / results["auto"]["us"], 3),
+        "speedup": round(results[peer]["us"] / results["auto"]["us"], 3) if peer else None,
         "checked": "all" if picked is None else f"{picked.numel()} of {case.like.shape[0]}, all finite",
         "contenders": results,
         "refused": refused,

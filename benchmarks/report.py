@@ -63,7 +63,7 @@ def summarize(cases: list[Document]) -> Document:
     for c in cases:
         label = f"{c['graph']}, {setting(c)}"
         settings.setdefault(setting(c), []).append(c)
-        if c["speedup"] < 1:
+        if c["speedup"] is not None and c["speedup"] < 1:
             found["slower"].append(f"{label}: {c['speedup']} of {c['best_peer']}")
         for name, r in c["contenders"].items():
             if "error" not in r:
@@ -72,7 +72,8 @@ def summarize(cases: list[Document]) -> Document:
                 found["out_of_bound"].append(f"{label}: {name}")
             if not r["poisoned"]:
                 found["not_poisoned"].append(f"{label}: {name}")
-    found["geomean_speedup"] = {k: _geomean([c["speedup"] for c in v]) for k, v in settings.items()}
+    speedups_of = {k: [c["speedup"] for c in v if c["speedup"] is not None] for k, v in settings.items()}
+    found["geomean_speedup"] = {k: _geomean(v) for k, v in speedups_of.items() if v}
     shares = {k: [w for c in v if (w := wall_share(c))] for k, v in settings.items()}
     found["geomean_of_the_wall"] = {k: _geomean(v) for k, v in shares.items() if v}
     return found
@@ -80,13 +81,14 @@ def summarize(cases: list[Document]) -> Document:
 
 def _row(c: Document, dense: list[str], item: int) -> list[str]:
     """A case's line; item: bytes of a number."""
-    auto, peer = c["contenders"]["auto"], c["contenders"][c["best_peer"]]
+    auto, peer = c["contenders"]["auto"], c["best_peer"]
     us, name = min(((r["us"], n) for n, r in c["contenders"].items() if r["ours"] and n != "auto"), default=(0, ""))
     low, high = auto["us_quartiles"]
     share, warm = wall_share(c), best(c, "best peer", "warm_us")
     rate = 1e-3 * flops(c) / auto["us"]
     cells = [c["graph"], f"{c['nnz']:,}", setting(c), f"{auto['us']:.1f} ({low:.1f}-{high:.1f})"]
-    cells += [f"{us:.1f} {name}" if name else "", f"{peer['us']:.1f} {c['best_peer']}", f"{c['speedup']:.2f}"]
+    cells += [f"{us:.1f} {name}" if name else ""]
+    cells += [f"{c['contenders'][peer]['us']:.1f} {peer}", f"{c['speedup']:.2f}"] if peer else ["none ran", ""]
     cells += [f"{100 * share:.0f} %" if share else "", f"{auto['warm_us']:.1f}, {warm:.1f}", f"{rate:.1f}"]
     cells += [f"{rate / 2 * item:.1f}", f"{auto['error']:.1e}", f"{auto['error_over_bound']:.2f}"]
     return cells + [f"{c['contenders'][n]['us']:.1f}" if n in c["contenders"] else "" for n in dense]
@@ -118,7 +120,8 @@ def markdown(document: Document) -> str:
 
 def plot(document: Document, path: Path) -> None:
     """Speedup over the best peer, one dot per case."""
-    dots(document, [(c["graph"], setting(c), c["speedup"]) for c in document["cases"]], path)
+    found = [(c["graph"], setting(c), c["speedup"]) for c in document["cases"] if c["speedup"] is not None]
+    dots(document, found, path)
 
 
 def save(document: Document, path: Path) -> None:

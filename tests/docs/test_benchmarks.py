@@ -319,6 +319,18 @@ def test_the_wall_is_no_peer_and_who_is_far_behind_has_one_run(op: str, tiny: fu
     assert (tmp_path / "twins-cusparse.png").stat().st_size > 0
 
 
+def test_a_case_that_no_peer_computes_stands_without_a_speedup(tiny: fusedmm.CSR, tmp_path: Path) -> None:
+    made = bench_sddmm.case(tiny, 8, torch.float32, False, case.Choice())
+    alone = replace(made, contenders=[c for c in made.contenders if not c.peer])
+    head = {"graph": "tiny", "nnz": tiny.nnz, "feat": 8, "weighted": False, "threads": None}
+    cases = [head | case.run(one, Clock("cpu"), 0.0) for one in (alone, made)]
+    document = {"op": "sddmm", "device": "cpu", "dtype": "f32", "suite": "graphs", "conditions": {}, "cases": cases}
+    report.save(document, tmp_path / "alone.json")
+    assert cases[0]["best_peer"] is None and cases[1]["speedup"] > 0
+    assert list(document["summary"]["geomean_speedup"].values()) == [pytest.approx(cases[1]["speedup"], abs=1e-3)]
+    assert "| none ran |" in (tmp_path / "alone.md").read_text()
+
+
 def test_pages_get_their_tables(tiny: fusedmm.CSR, tmp_path: Path) -> None:
     sweeps = suite_of("spmm", tiny, "512x256 90%")
     for suite, document in (("twins", suite_of("spmm", tiny, "tiny")), ("sweeps", sweeps), ("pruned", sweeps)):
