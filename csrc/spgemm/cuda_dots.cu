@@ -52,6 +52,7 @@ static __device__ __forceinline__ row_shape shape_of(const dots_args &s, int64_t
 {
     typedef group<WARPS> g;
     row_shape r = {SPGEMM_IN_HASH, row_range(s.x, i, begin), 0, s.x.cols, false, false, false};
+    *begin = agreed<WARPS>(*begin), r.entries = agreed<WARPS>(r.entries);
     if (WARPS == 1 || bytes_of<A>(r, SPGEMM_IN_RANKED) > WARPS * ROOM) return r;
     bool falls = false;
     for (int64_t at = g::thread(); at < r.entries; at += g::THREADS) {
@@ -121,7 +122,8 @@ static __device__ __forceinline__ void dots_of_row(const dots_args &s, int64_t i
     typedef group<WARPS> g;
     enum { AT_ONCE = g::THREADS / SHARE, TILE = g::THREADS };
     int64_t p0, r0;
-    const int64_t entries = row_range(s.a, i, &p0), tile = TILE;
+    const int64_t entries = agreed<WARPS>(row_range(s.a, i, &p0)), tile = TILE;
+    p0 = agreed<WARPS>(p0); /* of the same reading, so that both stay inside a */
     const row_shape r = shape_of<WARPS, A>(s, i, &r0);
     const int64_t capacity =
         r.where == SPGEMM_IN_RANKED ? r.entries : int64_t(hashed_in<A>(WARPS * ROOM));

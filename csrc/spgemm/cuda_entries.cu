@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP, sizeof(A) == 4 ? 9 :
     if (w >= count) return;
     const int room_bytes = (int)sizeof(found_room);
     A *const sums = of_shared<A>(ENTRY_WARPS * room_bytes + warp * 2 * width * (int)sizeof(A));
-    entry_sums<A> to = {sums, sums + width, width};
+    const entry_sums<A> to = {sums, sums + width, width};
     for (int h = lane; h < 2 * width; h += WARP) sums[h] = A(0);
     /* The factors of a product are asked for before its column is looked for. Products of one sum
      * take turns, in the order of A's entries. */
@@ -30,15 +30,13 @@ static __global__ void __launch_bounds__(ENTRY_WARPS *WARP, sizeof(A) == 4 ? 9 :
             return factors_of<A, PLAIN>(s, of.p & INT32_MAX, of.q, of.exists);
         },
         [&](const found_product &of, const factors<A> &values) {
-            const unsigned parts = __ballot_sync(ALL, of.begins && of.p < 0);
-            to.add_by_parts(lane, parts, [&](bool some) {
-                for (int now = 0; __any_sync(ALL, some && of.turn >= now); now++) {
-                    A *const sum = sums + of.slot;
-                    if (some && of.turn == now) *sum = multiply_add(values.x, values.y, *sum);
-                    __syncwarp();
-                }
-            });
-        });
+            for (int now = 0; __any_sync(ALL, of.turn >= now); now++) {
+                A *const sum = sums + of.slot;
+                if (of.turn == now) *sum = multiply_add(values.x, values.y, *sum);
+                __syncwarp();
+            }
+        },
+        [&](int, int) { to.put_aside(); });
     __syncwarp();
     for (int h = lane; h < width; h += WARP) {
         const int64_t r = w * width + h;

@@ -85,38 +85,54 @@ struct window_rows {
 struct found_room {
     int ends[WARP], from[WARP], here[WARP];
     unsigned origin[WARP];
-    int32_t p[WARP]; /* the entry of A; its sign says that sums are put aside before */
+    int32_t p[WARP]; /* the entry of A; the first one's sign says that sums are put aside before */
 };
 enum : int32_t { PUT_ASIDE = INT32_MIN };
 
-/* Finds a chunk of entries from `base` on; returns how many have products, *products of them in
- * all. *before is the last entry before that had any. */
+/* Whether sums are put aside before entry p = base + lane of A, in row i: another part of the row
+ * begins between it and the last entry before that has products in the window. `some` are the
+ * lanes whose entries do, and `before` is the last such entry of earlier lanes' chunks. */
+static __device__ __forceinline__ bool begins_part(const csr_view &a, int64_t i, int64_t base,
+                                                   unsigned some, int64_t before)
+{
+    int64_t first;
+    row_range(a, i, &first);
+    const unsigned lower = some & lanes_below();
+    const int64_t p = base + threadIdx.x % WARP;
+    const int64_t last = lower ? base + WARP - 1 - __clz(lower) : before;
+    return some >> threadIdx.x % WARP & 1 && last >= first &&
+           (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
+}
+
+/* Finds a chunk of entries from *base on, which is then where the next one begins; returns how many
+ * have products, *products of them in all. *before is the last entry before that had any. A chunk
+ * ends before a new part of a row, so that only its first entry can begin one. */
 static __device__ __forceinline__ int find_chunk(const csr_view &a, const csr_view &b,
                                                  const csr_view &c, const window_rows &rows,
-                                                 int64_t base, int64_t *before, int *products,
+                                                 int64_t *base, int64_t *before, int *products,
                                                  found_room &room)
 {
-    int64_t first, from;
-    const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
+    int64_t from;
+    const int64_t p = *base + threadIdx.x % WARP, i = rows.row(a, p);
     const row_of_b row = rows.products(a, b, c, p, i);
     const int here = rows.entries(c, i, &from), length = (int)row.length;
-    const unsigned some = __ballot_sync(ALL, length > 0), lower = some & lanes_below();
+    const unsigned all = __ballot_sync(ALL, length > 0), lower = all & lanes_below();
     const int until = scanned<1, int>(length, NULL), at = __popc(lower);
-    *products = __shfl_sync(ALL, until, WARP - 1);
-    row_range(a, i, &first);
-    /* The entry with products before this one, if it is of the same row. */
-    const int64_t last = lower ? base + WARP - 1 - __clz(lower) : *before;
-    const bool new_part =
-        last >= first && (last - first) / SPGEMM_TERMS < (p - first) / SPGEMM_TERMS;
+    const bool new_part = begins_part(a, i, *base, all, *before);
+    const unsigned cuts = __ballot_sync(ALL, new_part && lower);
+    const int taken = cuts ? __ffs(cuts) - 1 : WARP;
+    const unsigned some = all & ALL >> (WARP - taken);
+    *products = __shfl_sync(ALL, until, taken - 1);
     __syncwarp(); /* nobody reads the chunk before */
-    if (length) {
+    if (length && threadIdx.x % WARP < taken) {
         room.ends[at] = until;
         room.origin[at] = unsigned(row.begin) - unsigned(until - length);
         room.from[at] = int(from - rows.low);
         room.here[at] = here;
         room.p[at] = int32_t(p) | (new_part ? int32_t(PUT_ASIDE) : 0);
     }
-    if (some) *before = base + WARP - 1 - __clz(some);
+    if (some) *before = *base + WARP - 1 - __clz(some);
+    *base += taken;
     __syncwarp();
     return __popc(some);
 }
@@ -130,7 +146,9 @@ struct found_product {
     int slot, turn;
 };
 
-/* Calls take(product, load(product)) for the products of a window, a batch of 32 after the other:
+/* Calls take(product, load(product)) for the products of a window, a batch of 32 after the other,
+ * and returns how many there are. Where a part of a row begins, a batch does as well; put_aside(t,
+ * end) comes before it, as the numbers from t on to the end are of no product.
  *
  *     chunk      32 entries of A; each lane finds where the products of its own are in B
  *     batch      32 products, in their order, whichever entries they belong to: each lane looks for
@@ -143,19 +161,24 @@ struct found_product {
  *     turn       0 0 0    1 0   1
  *
  * What load asks for is under way while columns are looked for. */
-template <class Load, class Take>
-static __device__ __forceinline__ void for_batches(const csr_view &a, const csr_view &b,
-                                                   const csr_view &c, const window_rows &rows,
-                                                   found_room &room, Load load, Take take)
+template <class Load, class Take, class PutAside>
+static __device__ __forceinline__ int
+for_batches(const csr_view &a, const csr_view &b, const csr_view &c, const window_rows &rows,
+            found_room &room, Load load, Take take, PutAside put_aside)
 {
     enum { TOGETHER = 2 };
     const int lane = threadIdx.x % WARP;
     int64_t before = -1;
     int behind = 0, runs = 0; /* products and runs of the chunks before */
     int turns = 0;            /* of these products in the batch that they leave unfinished */
-    for (int64_t base = rows.begin; base < rows.end; base += WARP) {
+    for (int64_t base = rows.begin; base < rows.end;) {
         int products;
-        const int found = find_chunk(a, b, c, rows, base, &before, &products, room);
+        const int found = find_chunk(a, b, c, rows, &base, &before, &products, room);
+        if (found && room.p[0] < 0) {
+            const int last = behind;
+            behind = (last + WARP - 1) / WARP * WARP, turns = 0;
+            put_aside(last, behind);
+        }
         const int end = lane < found ? room.ends[lane] : INT32_MAX - WARP;
         for (int t = products ? -(behind % WARP) : 0; t < products; t += TOGETHER * WARP) {
             found_product of[TOGETHER];
@@ -188,6 +211,7 @@ static __device__ __forceinline__ void for_batches(const csr_view &a, const csr_
         }
         behind += products, runs += found;
     }
+    return behind;
 }
 
 /* ---- sums ---- */
@@ -216,21 +240,11 @@ template <class A> struct entry_sums {
     A *sums, *aside;
     int width;
 
-    /* Calls add(some) for each part of a batch, and puts sums aside between parts. `parts` has the
-     * first product of each but the first, and `some` says whether the lane's product is of it. */
-    template <class Add>
-    __device__ __forceinline__ void add_by_parts(int product, unsigned parts, Add add)
+    __device__ __forceinline__ void put_aside(void) const
     {
-        for (int first = 0;; parts &= parts - 1) {
-            const int end = parts ? __ffs(parts) - 1 : WARP;
-            add(product >= first && product < end);
-            if (!parts) break;
 #pragma unroll 1 /* as it is rare, and takes registers otherwise */
-            for (int h = threadIdx.x % WARP; h < width; h += WARP)
-                aside[h] += sums[h], sums[h] = A(0);
-            __syncwarp();
-            first = end;
-        }
+        for (int h = threadIdx.x % WARP; h < width; h += WARP) aside[h] += sums[h], sums[h] = A(0);
+        __syncwarp();
     }
 };
 

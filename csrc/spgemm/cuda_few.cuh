@@ -47,7 +47,9 @@ static __device__ __forceinline__ void count_row(const symbolic_args &s, told *s
 }
 
 /* A row for each warp. A block's rows lie far apart, since long ones are often neighbours: the
- * whole block takes these, one after the other, when its short ones are done.
+ * whole block takes these, one after the other, when its short ones are done. Which are long, a
+ * warp says once for all others: if A changes meanwhile, they would not find the same, and a block
+ * whose warps take different rows together waits forever.
  *
  *     of three blocks    0        1               2
  *     warp 0             row 0    row 1           row 2
@@ -58,17 +60,19 @@ static __global__ void __launch_bounds__(BLOCK) count_few(const few_rows of)
 {
     enum { LONG = 128 }; /* entries of A */
     __shared__ told says[WARPS];
+    __shared__ bool is_long[WARPS];
     const symbolic_args &s = of.s;
     const int warp = threadIdx.x / WARP;
     const int64_t i = blockIdx.x + int64_t(warp) * of.blocks;
     uint32_t *const bits = reinterpret_cast<uint32_t *>(spgemm_shared);
     int64_t begin;
     const int falls = (int)falls_of(s.b); /* asked for before the row is waited for */
-    const bool is_long = i < s.a.rows && row_range(s.a, i, &begin) > LONG;
-    if (i < s.a.rows && !is_long) count_row<1>(s, says + warp, bits + warp * s.bits.words, i);
-    if (__syncthreads_or(is_long))
-        for (int64_t k = blockIdx.x; k < s.a.rows; k += of.blocks)
-            if (row_range(s.a, k, &begin) > LONG) count_row<WARPS>(s, says, bits, k);
+    const bool own_long = i < s.a.rows && row_range(s.a, i, &begin) > LONG;
+    if (threadIdx.x % WARP == 0) is_long[warp] = own_long;
+    if (i < s.a.rows && !own_long) count_row<1>(s, says + warp, bits + warp * s.bits.words, i);
+    if (__syncthreads_or(own_long))
+        for (int w = 0; w < WARPS; w++)
+            if (is_long[w]) count_row<WARPS>(s, says, bits, blockIdx.x + int64_t(w) * of.blocks);
     if (!threadIdx.x) says->sum = 0;
     __syncthreads();
     const int all = added<WARPS>(falls, &says->sum);

@@ -66,6 +66,20 @@ template <int WARPS> static __device__ __forceinline__ int added(int v, int *sum
     return *sum;
 }
 
+/* What the group's first thread has, in every thread. A block has to agree in this way on what it
+ * read of a matrix before that decides where it meets: another stream may write the matrix
+ * meanwhile, and warps that read different numbers would wait for each other forever. The lanes of
+ * a warp agree without, since one load of one address gives all of them the same. */
+template <int WARPS, class T> static __device__ __forceinline__ T agreed(T v)
+{
+    if (WARPS == 1) return v;
+    __shared__ T first;
+    group<WARPS>::sync(); /* all have read what it was before */
+    if (!group<WARPS>::thread()) first = v;
+    group<WARPS>::sync();
+    return first;
+}
+
 /* The smallest power of two that is not below n: slots of a table that is sorted, since a bitonic
  * network has so many keys. */
 static __host__ __device__ inline int64_t power_of_two(int64_t n)

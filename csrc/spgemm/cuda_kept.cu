@@ -8,11 +8,12 @@
  *     records        00 03 21 42 34 | ...        slot and number of each product of a batch, sorted
  *
  * A warp has the sums of its window in shared memory, and adds a batch of 32 products at once.
- * Their records are sorted, so that those that share a sum are neighbours, and lanes hand it on. So
- * a sum has its terms in the order of A's entries, as everywhere, and the same bits. A record takes
- * two bytes and a run eight, and columns of B and C are not read. Batches are those in which
- * products are found (cuda_entries.cuh). Windows with most products come first, so that none of
- * them is the last to end. */
+ * Where sums are put aside, since a row of A is long, another batch begins. Their records are
+ * sorted, so that those that share a sum are neighbours, and lanes hand it on. So a sum has its
+ * terms in the order of A's entries, as everywhere, and the same bits. A record takes two bytes and
+ * a run eight, and columns of B and C are not read. Batches are those in which products are found
+ * (cuda_entries.cuh). Windows with most products come first, so that none of them is the last to
+ * end. */
 #include "cuda_entries.cuh"
 #include "cuda_kept.cuh"
 
@@ -22,7 +23,7 @@ enum { NUMBER_BITS = 5, SLOT_BITS = 9, BEGINS = 1 << (NUMBER_BITS + SLOT_BITS) }
 enum { NO_PRODUCT = INT16_MIN };
 
 /* Product t of a window has entries p of A and origin + t of B; the sign of p says that sums are
- * put aside before. */
+ * put aside before. It is then the first of a batch. */
 struct kept_run {
     uint32_t origin;
     int32_t p;
@@ -102,16 +103,20 @@ static __global__ void __launch_bounds__(BLOCK)
     const int64_t w = this_thread() / WARP;
     if (w >= to.count) return;
     const window_rows rows(a, c, w, to.width);
-    int64_t products = 0, begin;
+    int64_t products = 0, before = -1, begin;
     int runs = 0;
     bool parts = false;
     for (int64_t base = rows.begin; base < rows.end; base += WARP) {
         const int64_t p = base + threadIdx.x % WARP, i = rows.row(a, p);
         const int64_t length = rows.products(a, b, c, p, i).length;
         const unsigned all = sum_of_lanes((unsigned)(length < TOO_MANY ? length : TOO_MANY));
-        products += all;
-        runs += __popc(__ballot_sync(ALL, length > 0));
+        const unsigned some = __ballot_sync(ALL, length > 0);
+        const bool new_part = begins_part(a, i, base, some, before);
+        /* A part begins a batch, and leaves at most so many records of the one before empty. */
+        products += all + (WARP - 1) * __popc(__ballot_sync(ALL, new_part));
+        runs += __popc(some);
         parts |= row_range(a, i, &begin) > SPGEMM_TERMS;
+        if (some) before = base + WARP - 1 - __clz(some);
     }
     if (products > TOO_MANY) products = TOO_MANY;
     parts = __any_sync(ALL, parts);
@@ -149,14 +154,14 @@ static __global__ void __launch_bounds__(BLOCK)
     __shared__ found_room rooms[WARPS];
     const int64_t w = this_thread() / WARP;
     if (w >= to.count) return;
-    kept_window own = counted[w];
+    const int lane = threadIdx.x % WARP;
+    kept_window own = counted[w]; /* its products are as many as there is room for */
     int64_t place = own.number / WINDOW_CLASSES;
     for (int k = own.number % WINDOW_CLASSES; k > 0; k--) place += found->of_class[k - 1];
     own.number = w;
     kept_run *const runs = to.words + own.at;
     int16_t *const records = to.records(own);
-    if (threadIdx.x % WARP == 0) to.windows[place] = own;
-    for_batches(
+    const int products = for_batches(
         a, b, c, window_rows(a, c, w, to.width), rooms[threadIdx.x / WARP],
         [](const found_product &) { return 0; },
         [&](const found_product &of, int) {
@@ -165,7 +170,12 @@ static __global__ void __launch_bounds__(BLOCK)
                 records[of.t] = int16_t(record | (of.begins ? BEGINS : 0));
             if (of.begins && of.run < own.runs)
                 runs[of.run] = kept_run{of.q - unsigned(of.t), of.p};
+        },
+        [&](int t, int end) {
+            if (t + lane < end && t + lane < own.products) records[t + lane] = NO_PRODUCT;
         });
+    own.products = min(own.products, products);
+    if (!lane) to.windows[place] = own;
     __syncwarp();
     sort_batches(records, own.products);
 }
@@ -211,16 +221,29 @@ fmm_status fmm_spgemm_keep(const fmm_exec *exec, const fmm_spgemm_pattern *out, 
 
 enum { AHEAD = 4 }; /* batches of records whose values are under way at once */
 
+/* What all lanes have. The compiler knows so of a shuffle alone. It then keeps the number once for
+ * the warp, and makes no code for lanes that go apart where their ways depend on it. */
+template <class T> static __device__ __forceinline__ T of_warp(T v)
+{
+    return __shfl_sync(ALL, v, 0);
+}
+
 /* What a kernel may trust of a window: it stays inside the words. */
 static __device__ __forceinline__ kept_window window_at(const kept_view &of, int64_t w)
 {
     kept_window own = of.windows[w];
     own.at = clamp(own.at, 0, of.all - 1);
-    own.runs = (int)clamp(own.runs, 0, of.all - own.at);
+    own.runs = of_warp((int)clamp(own.runs, 0, of.all - own.at));
     own.products = (int)clamp(own.products, 0, (of.all - own.at - own.runs) * 4);
-    own.number = clamp(own.number, 0, of.count - 1);
-    if (!own.runs) own.products = 0;
+    own.products = of_warp(own.runs ? own.products : 0);
+    own.number = of_warp(clamp(own.number, 0, of.count - 1));
     return own;
+}
+
+/* Lanes whose slot is that of the lane before. */
+static __device__ __forceinline__ unsigned neighbours(int slot)
+{
+    return __ballot_sync(ALL, __shfl_up_sync(ALL, slot, 1) == slot) & ~1u;
 }
 
 /* Adds a product of each lane to the sum in its slot; a slot below 0 is none, and stands once.
@@ -230,10 +253,10 @@ static __device__ __forceinline__ kept_window window_at(const kept_view &of, int
  *     waits       + +     +      for the lane before it, which has the sum
  *                   +            and once more, as only now the one before has all terms */
 template <class A>
-static __device__ __forceinline__ void add_neighbours(A *sums, int slot, const factors<A> &of)
+static __device__ __forceinline__ void add_neighbours(A *sums, int slot, unsigned waits,
+                                                      const factors<A> &of)
 {
     const unsigned own = 1u << threadIdx.x % WARP;
-    unsigned waits = __ballot_sync(ALL, __shfl_up_sync(ALL, slot, 1) == slot) & ~1u;
     const bool is_first = !(waits & own), is_last = !(waits >> 1 & own);
     A sum = multiply_add(of.x, of.y, is_first && slot >= 0 ? sums[slot] : A(0));
     for (; waits; waits &= waits << 1) {
@@ -245,52 +268,53 @@ static __device__ __forceinline__ void add_neighbours(A *sums, int slot, const f
 }
 
 /* Sums that are never put aside leave half of the shared memory to other blocks. Records of the
- * next batches are asked for while these are added. */
+ * next batches are asked for while these are added. Numbers that somebody forged stay inside. */
 template <class A, bool PLAIN, bool PARTS>
 static __global__ void __launch_bounds__(ENTRY_WARPS *WARP)
     add_kept(const numeric_args s, const kept_view of)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
     const int64_t w = int64_t(blockIdx.x) * ENTRY_WARPS + warp;
     if (w >= of.count) return;
     const kept_window own = window_at(of, w);
-    const kept_run *const runs = of.words + own.at;
-    const int16_t *const records = of.records(own);
+    const int2 *const runs = reinterpret_cast<const int2 *>(of_warp(uintptr_t(of.words + own.at)));
+    const int16_t *const records = reinterpret_cast<const int16_t *>(runs + own.runs);
+    const unsigned last_p = unsigned(s.a.nnz - 1), last_q = unsigned(s.b.nnz - 1);
     A *const sums = of_shared<A>(warp * (PARTS ? 2 : 1) * of.width * (int)sizeof(A));
-    entry_sums<A> to = {sums, sums + of.width, of.width};
+    const entry_sums<A> to = {sums, sums + of.width, of.width};
     for (int h = lane; h < (PARTS ? 2 : 1) * of.width; h += WARP) sums[h] = A(0);
     __syncwarp();
-    int last = -1;
+    unsigned last = ~0u;
     int record[AHEAD]; /* of the next batches; none behind the end */
     UNROLLED(u, AHEAD) {
         const int t = u * WARP + lane;
         record[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
     }
     for (int base = 0; base < own.products; base += AHEAD * WARP) {
-        int number[AHEAD], slot[AHEAD];
-        unsigned parts[AHEAD];
+        int slot[AHEAD];
+        unsigned waits[AHEAD];
+        bool new_part[AHEAD];
         factors<A> values[AHEAD];
         UNROLLED(u, AHEAD) {
             const unsigned begins = __ballot_sync(ALL, record[u] & BEGINS);
-            number[u] = record[u] & (WARP - 1);
-            const int k = last + __popc(begins & ((2u << number[u]) - 1));
+            const unsigned number = record[u] & (WARP - 1);
+            const unsigned k = last + __popc(begins & ((2u << number) - 1));
             last += __popc(begins);
-            const int2 run = __ldg(reinterpret_cast<const int2 *>(runs) +
-                                   (unsigned(k) < unsigned(own.runs) ? k : 0));
-            const unsigned p = run.y & INT32_MAX, q = unsigned(run.x) + base + u * WARP + number[u];
-            const bool exists = record[u] >= 0 && p < s.a.nnz && q < s.b.nnz; /* else forged */
-            parts[u] = PARTS ? or_of_lanes(run.y < 0 ? 1u << number[u] : 0) & begins : 0;
-            slot[u] = exists ? record[u] >> NUMBER_BITS & (of.width - 1) : -1 - lane;
-            values[u] = factors_of<A, PLAIN>(s, p, q, exists);
+            const int2 run = __ldg(runs + min(k, unsigned(own.runs - 1)));
+            const unsigned p = run.y & INT32_MAX, q = unsigned(run.x) + base + u * WARP + number;
+            new_part[u] = PARTS && __any_sync(ALL, run.y < 0) && (begins & 1);
+            slot[u] = record[u] >= 0 ? record[u] >> NUMBER_BITS & (of.width - 1) : -1 - lane;
+            values[u] = factors_of<A, PLAIN>(s, min(p, last_p), min(q, last_q), true);
         }
         UNROLLED(u, AHEAD) {
             const int t = base + (AHEAD + u) * WARP + lane;
             record[u] = t < own.products ? int(__ldg(records + t)) : NO_PRODUCT;
         }
-        UNROLLED(u, AHEAD)
-            to.add_by_parts(number[u], parts[u], [&](bool some) {
-                add_neighbours(sums, some ? slot[u] : -1 - lane, values[u]);
-            });
+        UNROLLED(u, AHEAD) waits[u] = neighbours(slot[u]);
+        UNROLLED(u, AHEAD) {
+            if (new_part[u]) to.put_aside();
+            add_neighbours(sums, slot[u], waits[u], values[u]);
+        }
     }
     for (int h = lane; h < of.width; h += WARP) {
         const int64_t r = own.number * of.width + h;
@@ -313,7 +337,7 @@ bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int3
                          int64_t n)
 {
     const kept_view of = view_kept(const_cast<int32_t *>(kept), n, s.c.nnz);
-    if (of.all < 1 || uintptr_t(kept) % sizeof(int2)) return false;
+    if (of.all < 1 || s.a.nnz < 1 || s.b.nnz < 1 || uintptr_t(kept) % sizeof(int2)) return false;
     const bool is_double = s.out.dtype == FMM_F64;
     if (s.plain && s.plain_a)
         (is_double ? launch_kept<double, true> : launch_kept<float, true>)(exec, s, of);

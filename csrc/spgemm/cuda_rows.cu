@@ -36,7 +36,7 @@ template <class A> struct class_of_row {
     __device__ int operator()(int64_t i) const
     {
         int64_t begin;
-        const row_parts parts(s, i, true);
+        const row_parts parts = parts_of(s, i, true);
         const row_shape r = shape_of(s, i, parts, &begin);
         if (!r.entries) return -1;
         if (s.merges && is_small(s.a, s.b, s.schedule, parts.entries, r.entries)) return -1;
@@ -56,6 +56,27 @@ struct team {
         __syncwarp();
         if (members > 1)
             asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(members * WARP) : "memory");
+    }
+    /* As agreed (cuda_group.cuh), among the team, which has met since it read `room`. */
+    __device__ __forceinline__ row_shape agreed_shape(const row_shape &r, row_shape *room) const
+    {
+        if (members == 1) return r;
+        if (!own && threadIdx.x % WARP == 0) *room = r;
+        meet();
+        return *room;
+    }
+};
+
+/* What is read of a row before its windows. */
+struct row_read {
+    row_parts parts;
+    row_shape shape;
+    int64_t begin; /* of its entries of C */
+    __device__ __forceinline__ static row_read of(const numeric_args &s, int64_t i, bool in_teams)
+    {
+        row_read r = {parts_of(s, i, in_teams), {}, 0};
+        r.shape = shape_of(s, i, r.parts, &r.begin);
+        return r;
     }
 };
 
@@ -137,13 +158,16 @@ template <class A>
 static __global__ void __launch_bounds__(BLOCK, 4)
     numeric_rows(const numeric_args s, const row_work w)
 {
+    __shared__ row_shape shapes[WARPS]; /* of teams' windows */
     const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
     for_rows(w, [&](int64_t i, int k, int stripe) {
-        int64_t begin;
         /* A warp that computes alone has no team, also if A has changed since. */
-        const row_parts parts(s, i, k > 1);
-        const row_shape row = shape_of(s, i, parts, &begin);
+        row_read whole = row_read::of(s, i, k > 1);
+        if (k > 1) whole = agreed<WARPS>(whole);
+        const row_parts &parts = whole.parts;
+        const row_shape &row = whole.shape;
+        const int64_t begin = whole.begin;
         const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
         const team of = {members, warp % members, 1 + warp / members};
         const int64_t each =
@@ -159,6 +183,7 @@ static __global__ void __launch_bounds__(BLOCK, 4)
                     if (row.rises) narrow_to(s.c, begin + at, &r);
                     if (choose_table<A>(s.where, &r) || r.entries == 1) break;
                 }
+                r = of.agreed_shape(r, shapes + warp - of.own);
                 /* A whole row needs all of B's rows, which need not be searched then. */
                 const bool some = r.rises && !repeats && r.entries < row.entries;
                 const column_span span = {(int32_t)r.low, some ? (int32_t)r.cols : 0};

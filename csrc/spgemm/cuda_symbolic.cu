@@ -49,8 +49,9 @@ static __device__ __forceinline__ void find_row(const symbolic_args &s, told *sa
     const int64_t begin = s.idx ? s.ptr[i] : 0, most = s.ptr[i + 1] - begin;
     const set_size size(most, s.b.cols, s.idx);
     int32_t *const to = s.idx ? s.idx + begin : NULL;
+    const bool lone = !to && !s.bits.words && s.is_lone(i);
+    if (agreed<WARPS>(lone)) return;
     g::sync(); /* all have read ptr */
-    if (!to && !s.bits.words && s.is_lone(i)) return;
     int64_t found;
     column_range range = {0, s.b.cols};
     /* A row for which hashing is less work than bits of all columns. The group may have no memory

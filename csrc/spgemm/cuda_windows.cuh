@@ -28,13 +28,16 @@ static __device__ __forceinline__ void narrow_to(const csr_view &c, int64_t begi
 struct row_parts {
     int64_t begin, entries, each;
     int members;
-    __device__ __forceinline__ row_parts(const numeric_args &s, int64_t i, bool in_teams)
-    {
-        entries = row_range(s.a, i, &begin), members = 1;
-        each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : entries;
-        while (in_teams && members < WARPS && members * each < entries) members *= 2;
-    }
 };
+static __device__ __forceinline__ row_parts parts_of(const numeric_args &s, int64_t i,
+                                                     bool in_teams)
+{
+    row_parts p = {};
+    p.entries = row_range(s.a, i, &p.begin), p.members = 1;
+    p.each = __ldg(s.schedule) == 1 ? SPGEMM_TERMS : p.entries;
+    while (in_teams && p.members < WARPS && p.members * p.each < p.entries) p.members *= 2;
+    return p;
+}
 
 /* C's columns rise unless they are a mask's: then the first and the last say where its entries are.
  * Sums that are put aside have room of their own. */
