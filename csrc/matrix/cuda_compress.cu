@@ -232,7 +232,7 @@ extern "C" fmm_status fmm_cuda_compress(const fmm_exec *exec, const fmm_coo *a,
     } else if (said == cudaSuccess) {
         said = sort_rows(exec, c, ptr, idx, eid);
     }
-    if (said == cudaSuccess) plan_build(stream, &made, plan, exec->workspace);
+    if (said == cudaSuccess) plan_build(exec, &made, plan, exec->workspace);
     return leave("compress", exec, before, said);
 }
 
@@ -300,6 +300,6 @@ extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a,
     if (a->nnz && a->rows)
         finish_columns<<<blocks, BLOCK, 0, stream>>>(
             a->nnz, values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
-    plan_build(stream, &made, plan, exec->workspace);
+    plan_build(exec, &made, plan, exec->workspace);
     return leave("transpose", exec, before, said);
 }

@@ -1,57 +1,49 @@
 /* Making a plan (cuda_plan.cuh): a stable counting sort of the rows by length class, and the list
- * of the pieces of long rows.
+ * of the pieces of long rows, in one launch whose steps cuda_plan_steps.cuh has.
  *
- *     plan_count    all blocks   ptr                       --> a number for each class and block
- *     plan_scan     one block    those numbers             --> first positions, header
- *     plan_place    all blocks   ptr and first positions   --> order, first, segments
+ *     count    ptr              --> how many rows each block has of each class
+ *     place    ptr and these    --> header, starts, order, first, segments
  *
  * Classes fall: hubs, long, 8 per octave down to 33 entries, then up to 32, 16, 8, and empty. A
- * block owns neighbouring rows, each of its warps a stretch of them. `count` leaves one number per
- * class and block (and one line for the pieces), `scan` turns them into first positions, `place`
- * walks the same rows in the same order and ranks them by a ballot among equal classes: stable,
- * without atomics on memory, the same plan every time. Three launches and no synchronisation,
- * whatever the matrix. */
+ * block owns neighbouring rows, each of its warps a stretch of them. Between the steps all blocks
+ * wait for each other. Then each adds up the counts of those before it, walks the same rows in the
+ * same order and ranks them by a ballot among equal classes: stable, without atomics on memory, the
+ * same plan every time. The host waits for nothing. */
 #include "cuda_plan_steps.cuh"
+#include "../cuda/device.h"
 
-static __global__ void __launch_bounds__(BLOCK) plan_count(const rows_view v) { count_rows(v); }
+/* Each block adds up the counts of all, so there are few, of many threads, and no more of them than
+ * multiprocessors: then all are there at once on any card. */
+enum { BLOCKS_MAX = 128, THREADS_MIN = 512, THREADS_MAX = WARPS_MAX * WARP };
 
-/* One block: there are some 60 numbers per block of rows. */
-static __global__ void __launch_bounds__(1024) plan_scan(const rows_view v, const plan_view p)
+static __global__ void __launch_bounds__(THREADS_MAX)
+    plan_make(const rows_view v, const plan_view p)
 {
-    scan_classes(v, p);
-}
-
-static __global__ void __launch_bounds__(BLOCK) plan_place(const rows_view v, const plan_view p)
-{
-    place_rows(v, p);
-}
-
-/* Rows per warp: enough blocks for a card, but not so many that one block scans them for long. */
-static int32_t stretch_of(int64_t rows)
-{
-    const int64_t even = ceil_div(ceil_div(rows, 256 * WARPS), WARP) * WARP;
-    return even < WARP ? 32 : even > 256 ? 256 : (int32_t)even;
-}
-
-static int64_t blocks_of(int64_t rows)
-{
-    return ceil_div(rows > 0 ? rows : 1, WARPS * stretch_of(rows));
+    __shared__ int counter[WARPS_MAX][LINES];
+    count_rows(v, counter);
+    wait_for_all<false>();
+    place_rows(v, p, counter);
 }
 
 size_t plan_scratch(int64_t rows)
 {
-    return (size_t)LINES * (size_t)blocks_of(rows) * sizeof(int32_t);
+    return LINES * (size_t)smaller(rows / THREADS_MIN + 1, BLOCKS_MAX) * sizeof(int32_t);
 }
 
-void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch)
+void plan_build(const fmm_exec *exec, const fmm_csr *a, void *plan, void *scratch)
 {
     const plan_size n = size_of_plan(a);
-    const plan_view p = view_plan(plan, n, plan_segments_max(n));
-    const rows_view v = {view_csr(a), p.segment, (int32_t)blocks_of(a->rows), stretch_of(a->rows),
-                         static_cast<int32_t *>(scratch)};
-    plan_count<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v);
-    plan_scan<<<1, 1024, 0, stream>>>(v, p);
-    plan_place<<<(unsigned)v.blocks, BLOCK, 0, stream>>>(v, p);
+    plan_view p = view_plan(plan, n, plan_segments_max(n));
+    /* Rows of a thread, then threads that spread the rows over all blocks. */
+    const int64_t most = smaller(fmm_cuda_processors(exec->index), BLOCKS_MAX);
+    const int64_t rows = a->rows ? a->rows : 1, each = ceil_div(rows, most * THREADS_MAX);
+    int64_t threads = ceil_div(rows, most * each * 128) * 128;
+    if (threads < THREADS_MIN) threads = THREADS_MIN;
+    const unsigned blocks = (unsigned)ceil_div(rows, threads * each);
+    rows_view v = {view_csr(a), p.segment, (int32_t)each * WARP, static_cast<int32_t *>(scratch)};
+    void *args[] = {&v, &p};
+    cudaLaunchCooperativeKernel(plan_make, dim3(blocks), dim3((unsigned)threads), args, 0,
+                                stream_of(exec));
 }
 
 /* ---- for plan's entry in core/checks.c ---- */
@@ -72,5 +64,5 @@ extern "C" fmm_status fmm_cuda_plan(const fmm_exec *exec, const fmm_csr *a, void
     if (!plan_possible(a->rows, a->nnz)) return FMM_OK;
     REQUIRE(plan && (uintptr_t)plan % 16 == 0, FMM_INVALID_ARGUMENT,
             "plan: the memory for the plan must be given, aligned to 16 bytes");
-    return on_device("plan", exec, [&] { plan_build(stream_of(exec), a, plan, exec->workspace); });
+    return on_device("plan", exec, [&] { plan_build(exec, a, plan, exec->workspace); });
 }

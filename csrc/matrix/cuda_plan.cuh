@@ -177,7 +177,7 @@ static __device__ __forceinline__ uint4 pack_piece(int64_t row, int64_t slot, in
 
 /* Makes the plan on exec's stream: cuda_plan.cu. `scratch` has plan_scratch(rows) bytes. */
 size_t plan_scratch(int64_t rows);
-void plan_build(cudaStream_t stream, const fmm_csr *a, void *plan, void *scratch);
+void plan_build(const fmm_exec *exec, const fmm_csr *a, void *plan, void *scratch);
 
 /* The plan that came with the matrix, or one made for this call at the start of the workspace where
  * it is too short or lies where vectors of it cannot be read. */
@@ -204,6 +204,6 @@ static inline plan_view plan_for_call(const fmm_exec *exec, const fmm_csr *a)
     const plan_size n = size_of_plan(a);
     if (plan_given(a)) return view_plan(a->plan, n, plan_slots(a));
     char *at = static_cast<char *>(exec->workspace);
-    plan_build(stream_of(exec), a, at, at + plan_padded((int64_t)plan_bytes(n)));
+    plan_build(exec, a, at, at + plan_padded((int64_t)plan_bytes(n)));
     return view_plan(at, n, plan_slots(a));
 }

@@ -17,8 +17,6 @@
 #include "cuda_plan_steps.cuh"
 #include "../cuda/device.h"
 
-#include <cooperative_groups.h>
-
 enum {
     DIGIT = 8,
     DIGITS = 1 << DIGIT,
@@ -45,12 +43,6 @@ size_t few_bytes(const fmm_exec *exec, int64_t n, int64_t rows, int64_t cols)
     const int64_t most = blocks_max(exec->index) * BLOCK * EACH;
     if (n > most || rows >= most || cols >= most || bits_for(rows) + bits_for(cols) > 32) return 0;
     return 4 * padded(n) + (size_t)BLOCKS_MAX * (DIGITS + 1) * sizeof(int);
-}
-
-/* Every block waits here for all others. */
-template <bool ALONE> static __device__ __forceinline__ void wait_for_all(void)
-{
-    ALONE ? __syncthreads() : cooperative_groups::this_grid().sync();
 }
 
 /* ---- a step: a stable sort by one digit ---- */
@@ -237,14 +229,12 @@ static __global__ void __launch_bounds__(BLOCK)
     }
     /* The plan of what was made, with the same blocks; its lines lie where the counts did. */
     const int stretch = (groups + t.step - 1) / t.step * WARP;
-    const rows_view rows = {
-        {out.ptr, out.idx, groups, n, 0}, out.plan.segment, int(gridDim.x), stretch, counts};
+    const rows_view rows = {{out.ptr, out.idx, groups, n, 0}, out.plan.segment, stretch, counts};
+    __shared__ int rows_of[WARPS][LINES];
     wait_for_all<ALONE>();
-    count_rows(rows);
+    count_rows(rows, rows_of);
     wait_for_all<ALONE>();
-    if (blockIdx.x == 0) scan_classes(rows, out.plan);
-    wait_for_all<ALONE>();
-    place_rows(rows, out.plan);
+    place_rows(rows, out.plan, rows_of);
 }
 
 /* Sorts by the bits [bit, end_bit) of the keys. */
