@@ -95,6 +95,12 @@ build/benchmarks/gather_wall.so: benchmarks/gather_wall.c $(INTERFACE)
 	mkdir -p build/benchmarks
 	$(CC) $(C_FLAGS) -O3 -march=native -shared -Icsrc/include $< -o $@
 
+# What `tiles` is held against on a GPU, in the same way.
+build/benchmarks/tiles_wall.so: benchmarks/tiles_wall.cu csrc/cuda/device.cu \
+                                $(wildcard csrc/spmm/*.cuh csrc/cuda/*.cuh) csrc/core/core.h $(INTERFACE)
+	mkdir -p build/benchmarks
+	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -shared $(filter %.cu,$^) -o $@
+
 # Kernels that launch kernels are linked once more, as device code.
 build/lessons/sddmm_dynamic.o: LESSON_FLAGS := -rdc=true
 build/lessons/%.o: %.cu $(wildcard csrc/lessons/*.cuh csrc/cuda/*.cuh) \
@@ -108,7 +114,7 @@ abi-check: $(VENV)/dev
 lint: $(VENV)/dev warnings
 	$(BIN)/clang-format --dry-run -Werror \
 	    $$(git ls-files 'csrc/*.[ch]' 'csrc/*.inc' 'csrc/*.cu' 'csrc/*.cuh' 'tests/*.[ch]' \
-	        'docs/*.[ch]' 'benchmarks/*.c' tests/gpu_planted.cu)
+	        'docs/*.[ch]' 'benchmarks/*.c' 'benchmarks/*.cu' tests/gpu_planted.cu)
 	$(BIN)/python tests/layers.py
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

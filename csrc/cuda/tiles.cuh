@@ -30,7 +30,7 @@ template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> str
         PER = PER_,
         W = W_,
         ROWS = ROWS_,
-        WARPS = 16,
+        WARPS = 16, /* where a shape does not say otherwise */
         STAGES = STAGES_,
         VEC = 16 / sizeof(T),
         STRIP = LANES * PER * VEC,
@@ -38,7 +38,6 @@ template <class T, int LANES_, int PER_, int W_, int ROWS_, int STAGES_ = 3> str
         WINDOW = (W + 1) * STRIP, /* the last row is 0, for groups without an entry */
         LISTS_AT = STAGES * WINDOW * sizeof(T),
     };
-    static_assert(W * LANES * PER % (WARPS * WARP) == 0, "each thread copies as much");
 };
 
 /* Whether an architecture has as much shared memory for a block as the shapes need. For others the
@@ -73,6 +72,7 @@ static __device__ __forceinline__ void arrive_when_copied(__mbarrier_t *barrier)
 /* A thread's share of the copies: the same columns of every STEP-th row. */
 template <class T, class S> struct tiles_ring {
     enum { THREADS = S::WARPS * WARP, ACROSS = S::LANES * S::PER, STEP = THREADS / ACROSS };
+    static_assert(S::W % STEP == 0, "each thread copies as much");
     __mbarrier_t *full, *empty;
     const T *from;
     T *to;

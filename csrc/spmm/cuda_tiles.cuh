@@ -46,14 +46,14 @@ template <class A> struct tiles_entry {
     uint32_t at; /* where the row of x lies in its window, in bytes */
 };
 
-/* Behind the windows lie the lists, one for each row, with room for an entry of each group more. */
-template <class T, int LANES_, int PER_, int W_, int ROWS_>
+/* Behind the windows lie the lists, one for each row. */
+template <class T, int LANES_, int PER_, int W_, int ROWS_, int WARPS_>
 struct tiles_shape : tiles_base<T, LANES_, PER_, W_, ROWS_> {
     typedef tiles_base<T, LANES_, PER_, W_, ROWS_> B;
     enum {
-        LIST = WARP + B::GROUPS,
+        WARPS = WARPS_,
         BARRIERS_AT =
-            B::LISTS_AT + B::WARPS * ROWS_ * LIST * sizeof(tiles_entry<typename sum_of<T>::type>),
+            B::LISTS_AT + WARPS * ROWS_ * WARP * sizeof(tiles_entry<typename sum_of<T>::type>),
         BYTES = BARRIERS_AT + 2 * B::STAGES * sizeof(uint64_t),
     };
 };
@@ -67,10 +67,11 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     typedef typename sum_of<T>::type A;
     enum { VEC = S::VEC, PER = S::PER, ROWS = S::ROWS, UNROLL = PER == 1 ? 4 : 2 };
     char *const memory = block_memory();
-    T *const ring = reinterpret_cast<T *>(memory);
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / S::LANES;
+    /* From a shuffle, so that it stays in a register as the memory's address does. */
+    const int warp = __shfl_sync(ALL, threadIdx.x / WARP, 0);
+    const int lane = threadIdx.x % WARP, group = lane / S::LANES;
     tiles_entry<A> *const lists =
-        reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * S::LIST;
+        reinterpret_cast<tiles_entry<A> *>(memory + S::LISTS_AT) + warp * ROWS * WARP;
     const row_share own = share_of(s.step, int64_t(blockIdx.x) * S::WARPS + warp);
     const int64_t strip = int64_t(blockIdx.y) * S::STRIP;
     const int64_t column = strip + lane % S::LANES * VEC; /* and every LANES * VEC from there */
@@ -79,8 +80,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     const int2 progress = progress_of(s.a, own);
     int at = progress.x;
-    const int end = progress.y;
-    const int length = end - at;
+    const int end = progress.y, length = end - at;
     auto value = [&](int64_t p) {
         if (PLAIN) return widen(__ldg(static_cast<const T *>(s.val.data) + p));
         return edge_value<A>(s.val, edge_of(s.val, p), 0);
@@ -102,8 +102,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     auto make_room = [&](int more) {
         if (terms + more > CHAIN) {
             aside.put(sum[0][0], !some_aside);
-            some_aside = true;
-            terms = 0;
+            some_aside = true, terms = 0;
         }
         terms += more;
     };
@@ -115,8 +114,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     for (int w = 0; w < windows.windows; w++) {
         const int stage = w % S::STAGES;
         const uint32_t base = uint32_t(w) * S::W, here = min(uint32_t(s.a.cols) - base, S::W);
-        const char *const window =
-            reinterpret_cast<const char *>(ring + stage * S::WINDOW) + lane % S::LANES * 16;
+        const char *const window = memory + stage * S::WINDOW * sizeof(T) + lane % S::LANES * 16;
         windows.copy_window(w + 1);
         wait_for(windows.full + stage, w / S::STAGES);
         /* Another pass as long as a row may have more entries in the window than the lanes held. */
@@ -129,22 +127,18 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                 most = max(most, count[r]);
             }
             fetch(near_next, by_next);
+            /* Groups that find no entry at the list's end take the window's row of zeros. */
             UNROLLED(r, ROWS) {
-                tiles_entry<A> *const list = lists + r * S::LIST;
-                if (lane < count[r])
-                    list[lane] = {by[r],
-                                  (uint32_t(near[r]) - base) * uint32_t(S::STRIP * sizeof(T))};
-                /* Groups that find no entry at the list's end take the window's row of zeros. */
-                if (lane < S::GROUPS)
-                    list[count[r] + lane] = {A(0), uint32_t(S::W * S::STRIP * sizeof(T))};
+                const bool in = lane < count[r];
+                const uint32_t row = in ? uint32_t(near[r]) - base : S::W;
+                lists[r * WARP + lane] = {in ? by[r] : A(0), row * uint32_t(S::STRIP * sizeof(T))};
             }
             make_room(most / S::GROUPS + 1);
             __syncwarp(); /* once for the lists of all rows */
             UNROLLED(r, ROWS) {
-                const tiles_entry<A> *const list = lists + r * S::LIST;
 #pragma unroll UNROLL
                 for (int k = 0; k < count[r]; k += S::GROUPS) {
-                    const tiles_entry<A> entry = list[k + group];
+                    const tiles_entry<A> entry = lists[r * WARP + k + group];
                     uint4 row[PER];
                     UNROLLED(i, PER)
                         row[i] =

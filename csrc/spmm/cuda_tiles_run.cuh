@@ -2,50 +2,46 @@
  * them.
  *
  *     columns of x    | strip | strip | strip |      a block takes one strip of them ...
- *     rows of y       16 warps, 1 to 4 rows each     ... and so many rows
+ *     rows of y       16 warps, 1 to 4 rows each,    ... and so many rows
+ *                     or 32 warps, 1 or 2 rows each
  */
 #pragma once
 
 #include "cuda_tiles.cuh"
 #include "cuda.h"
 
-/* Plain values are read without the caller's order of edges and without a branch on their type. */
-template <class T, class S>
-static fmm_status launch(const fmm_exec *exec, int64_t blocks, const tiles_args<T> &s)
+/* The number of rows is a part of the shape, since a warp's sums are registers. kernel(shape) is
+ * the one to launch. Where a row is one load, registers are left for twice as many warps, and it
+ * is seldom that all of them wait. */
+template <class T, int LANES, int PER, int W, class Kernel>
+static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s, Kernel kernel)
 {
-    const bool plain =
-        s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
-    return launch_tiles<S, tiles_args<T>>(exec,
-                                          plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>,
-                                          s.a.rows, blocks, ceil_div(s.feat, S::STRIP), s);
-}
-
-/* The number of rows is a part of the shape, since a warp's sums are registers. */
-template <class T, int LANES, int PER, int W>
-static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s)
-{
-    typedef tiles_shape<T, LANES, PER, W, 1> one;
-    const int64_t blocks = tiles_blocks(exec, s.a.rows, ceil_div(s.feat, one::STRIP));
-    return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, one::WARPS * blocks), [&](auto warp_rows) {
-        return launch<T, tiles_shape<T, LANES, PER, W, warp_rows>>(exec, blocks, s);
+    const int64_t strips = ceil_div(s.feat * (int64_t)sizeof(T), LANES * PER * 16);
+    const int64_t blocks = tiles_blocks(exec, s.a.rows, strips);
+    return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, 16 * blocks), [&](auto warp_rows) {
+        constexpr int rows = warp_rows, by = PER == 1 && sizeof(T) == 4 && rows % 2 == 0 ? 2 : 1;
+        typedef tiles_shape<T, LANES, PER, W, rows / by, 16 * by> S;
+        return launch_tiles<S, tiles_args<T>>(exec, kernel(S()), s.a.rows, blocks, strips, s);
     });
 }
 
 /* Chooses the strip. Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists
  * need more. */
-template <class T> static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s)
+template <class T, class Kernel>
+static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s, Kernel kernel)
 {
     enum { W = sizeof(T) == 8 ? 112 : 128 };
     const int64_t bytes = s.feat * (int64_t)sizeof(T);
-    if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s);
+    if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s, kernel);
     /* Narrow strips, too, where 16 rows a block would leave half of the card empty. */
     const int64_t blocks = ceil_div(s.a.rows, 16) * ceil_div(bytes, 512);
     if (bytes <= 256 || 2 * blocks <= fmm_cuda_processors(exec->index))
-        return choose_rows<T, 8, 2, 2 * W>(exec, s);
-    return choose_rows<T, 16, 2, W>(exec, s);
+        return choose_rows<T, 8, 2, 2 * W>(exec, s, kernel);
+    return choose_rows<T, 16, 2, W>(exec, s, kernel);
 }
 
-/* Runs `otherwise` where the card cannot, or the code that this build has for it. */
+/* Runs `otherwise` where the card cannot, or the code that this build has for it. Plain values are
+ * read without the caller's order of edges and without a branch on their type. */
 template <class T>
 static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
                             fmm_status (*otherwise)(const fmm_exec *, const fmm_call *))
@@ -63,7 +59,12 @@ static fmm_status tiles_run(const fmm_exec *exec, const fmm_call *call,
     s.feat = x.feat;
     s.packs = lies_in_packs(&x, sizeof(T), 16 / sizeof(T));
     s.mean = call->reduce == FMM_MEAN;
-    const fmm_status status = choose_tiles(exec, s);
+    const bool plain =
+        s.val.data && !s.val.eid && s.val.dtype == dtype_of<T>() && s.val.row_stride == 1;
+    const fmm_status status = choose_tiles(exec, s, [&](auto shape) {
+        typedef decltype(shape) S;
+        return plain ? spmm_tiles<T, S, true> : spmm_tiles<T, S, false>;
+    });
     TRY(cuda_leave("spmm", exec, before));
     return status == FMM_UNSUPPORTED ? otherwise(exec, call) : status;
 }

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.bounds import assert_within
 from support.machine import ROOT, missing
 
@@ -109,6 +110,31 @@ for dtype in (torch.float32, torch.float64):
             print(name)
 """
     assert len(set(run("-c", code, str(lessons)).split())) == 4
+
+
+@pytest.mark.slow  # without a GPU too it is compiled
+def test_the_wall_of_tiles_runs_in_every_shape():
+    """It sums nothing, so there is no product to compare with: it repeats itself, and leaves values to `tiles`."""
+    if shutil.which("nvcc") is None or shutil.which("make") is None:
+        missing("there is no nvcc to build the wall with", "FUSEDMM_REQUIRE_CUDA")
+    subprocess.run(["make", "-s", "build/benchmarks/tiles_wall.so"], cwd=ROOT, check=True)
+    code = """
+import sys, torch, fusedmm
+(wall,) = fusedmm.load_algorithms(sys.argv[1])
+print(wall.name)
+for rows in (1, 60, 3000, 4267, 9000) if torch.cuda.is_available() else ():
+    adj = fusedmm.CSR.from_dense((torch.rand(rows, 1100, device="cuda") < 0.2).float()).pattern()
+    for feat in (4, 32, 64, 128, 264):
+        x = torch.randn(1100, feat, device="cuda")
+        once, again = (fusedmm.spmm(adj, x, algorithm=wall.name)[:, :32].view(torch.int32) for _ in range(2))
+        assert torch.equal(once, again) and once[:, 0].any()
+    try:
+        fusedmm.spmm(adj.with_values(torch.ones(adj.nnz, device="cuda")), x, algorithm=wall.name)
+    except ValueError:
+        print("declined")
+"""
+    found = run("-c", code, str(ROOT / "build" / "benchmarks" / "tiles_wall.so")).split()
+    assert found == ["gather_wall:tiles"] + ["declined"] * (5 if torch.cuda.is_available() else 0)
 
 
 def test_the_wall_of_a_cpu_is_the_plain_sum(tmp_path):
