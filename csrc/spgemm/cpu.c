@@ -52,11 +52,14 @@ static void count_words(const spgemm_bits *room, const int32_t *columns, int64_t
     uint64_t *const words = room->words, *const summary = room->summary;
     int32_t *const before = room->touched;
     int32_t low = INT32_MAX, high = -1, count = 0;
+    for (int64_t x = 0; x < n; x++) { /* in vectors */
+        low = columns[x] < low ? columns[x] : low;
+        high = columns[x] > high ? columns[x] : high;
+    }
+    low /= WORD, high /= WORD;
     for (int64_t x = 0; x < n; x++) {
-        const int32_t word = columns[x] / WORD;
-        words[word] |= UINT64_C(1) << columns[x] % WORD;
-        low = word < low ? word : low;
-        high = word > high ? word : high;
+        const uint32_t j = (uint32_t)columns[x]; /* without a sign, to divide it is a shift */
+        words[j / WORD] |= UINT64_C(1) << j % WORD;
     }
     if (room->width <= NEAR * n) {
         for (int32_t word = low; word <= high; word++) {
@@ -101,15 +104,18 @@ FMM_INLINE void move_row(spgemm_bits *room, int64_t n, const int32_t *columns, c
     room->last = columns;
     room->count = counted && room->alike ? n : -1;
     for (int64_t x = 0; x < n; x++) {
-        const int32_t j = columns[x], word = j / WORD;
-        const uint64_t less = (UINT64_C(1) << j % WORD) - 1;
+        const uint32_t j = (uint32_t)columns[x], word = j / WORD, above = ~j % WORD;
         const int64_t place =
             counted ? room->places[x]
-                    : room->touched[word] + fmm_spgemm_bits_of(room->words[word] & less);
-        to[place] = j;
+                    : room->touched[word] + fmm_spgemm_bits_of(room->words[word] << above << 1);
+        to[place] = (int32_t)j;
         memcpy(to_values + (size_t)place * width, values + (size_t)x * width, width);
     }
-    for (int64_t x = 0; x < n && !counted; x++) room->words[columns[x] / WORD] = 0;
+    if (counted) return;
+    if (room->width <= NEAR * n)
+        memset(room->words, 0, (size_t)room->width * sizeof *room->words);
+    else
+        for (int64_t x = 0; x < n; x++) room->words[columns[x] / WORD] = 0;
 }
 
 static void sort_row(spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
