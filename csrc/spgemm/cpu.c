@@ -1,4 +1,5 @@
-/* Rows of a whole product in order, once per instruction set.
+/* Rows of a whole product in order, and values of rows that are alike (cpu_alike.inc), once per
+ * instruction set.
  *
  *     one pass    columns of a row in the order in which products touch them:   7 2 9 4
  *     place       how many columns of the row are less:                         2 0 3 1
@@ -130,7 +131,39 @@ static void sort_row(spgemm_bits *room, int64_t n, const int32_t *columns, const
 }
 
 spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = sort_row;
+
+/* ---- values of rows that are alike ---- */
+
+enum {
+    ALIKE_STEPS = 256,     /* of a row, at most */
+    ALIKE_PRODUCTS = 2048, /* the same */
+    ALIKE_ROWS = 4,        /* that follow each other, at least: it takes time to learn from one */
+    ALIKE_LANES = 8,       /* of float32: fewer gain nothing */
+};
+
+#define FN(name) FMM_JOIN(name, DT)
+#define OP(name) FMM_JOIN(V, name)
+#define IO(name) FMM_JOIN(DT, name)
+#define W ((int64_t)FMM_JOIN(LANES, V))
+
+#define ACC float
+#define V vf32
+#define DT f32
+#include "cpu_alike.inc"
+#undef ACC
+#undef V
+#undef DT
+#define ACC double
+#define V vf64
+#define DT f64
+#include "cpu_alike.inc"
+
+spgemm_alike *const FMM_JOIN(fmm_spgemm_alike, FMM_ISA)[2] = {
+    (int)LANES_vf32 < (int)ALIKE_LANES ? NULL : spgemm_alike_f32,
+    (int)LANES_vf32 < (int)ALIKE_LANES ? NULL : spgemm_alike_f64,
+};
 #else
 spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = NULL;
+spgemm_alike *const FMM_JOIN(fmm_spgemm_alike, FMM_ISA)[2] = {NULL, NULL};
 #endif
 #endif
