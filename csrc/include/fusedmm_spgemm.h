@@ -45,7 +45,8 @@ typedef struct fmm_spgemm_pattern {
     void *owner;
     const fmm_spgemm_values *with; /* or NULL: no values */
     /* Memory for n numbers that a plan keeps for `products` of fmm_spgemm, called once at most; or
-     * NULL: nothing is kept. A NULL from it is an out-of-memory. On a CPU it is not called. */
+     * NULL: nothing is kept. A NULL from it is an out-of-memory. On a CPU it is called where most
+     * rows of C are as the row before, but for a shift of columns. */
     int32_t *(*kept)(void *owner, int64_t n);
 } fmm_spgemm_pattern;
 
@@ -62,7 +63,9 @@ typedef struct fmm_spgemm {
     const int32_t *colours;  /* [rows] of fmm_spgemm_colours, for kkmcr and kkmcw; else NULL */
     int workers;             /* set by fmm_spgemm: how many threads take part at most */
     const int32_t *products; /* [kept] of the symbolic phase of a, b and c, or NULL */
-    int64_t kept;            /* 1: all rows are small; more: where products go (CUDA) */
+    /* CUDA: 1 says that all rows are small; more are where products go. CPU: (rows + 3) / 4, a byte
+     * for each row says whether it is as the one before; other numbers say nothing. */
+    int64_t kept;
 } fmm_spgemm;
 
 static inline const fmm_spgemm *fmm_spgemm_of(const fmm_call *call)

@@ -1,4 +1,5 @@
-/* Rows of a whole product in order, once per instruction set.
+/* Rows of a whole product in order, and values of rows that are alike (cpu_alike.inc), once per
+ * instruction set.
  *
  *     one pass    columns of a row in the order in which products touch them:   7 2 9 4
  *     place       how many columns of the row are less:                         2 0 3 1
@@ -52,11 +53,14 @@ static void count_words(const spgemm_bits *room, const int32_t *columns, int64_t
     uint64_t *const words = room->words, *const summary = room->summary;
     int32_t *const before = room->touched;
     int32_t low = INT32_MAX, high = -1, count = 0;
+    for (int64_t x = 0; x < n; x++) { /* in vectors */
+        low = columns[x] < low ? columns[x] : low;
+        high = columns[x] > high ? columns[x] : high;
+    }
+    low /= WORD, high /= WORD;
     for (int64_t x = 0; x < n; x++) {
-        const int32_t word = columns[x] / WORD;
-        words[word] |= UINT64_C(1) << columns[x] % WORD;
-        low = word < low ? word : low;
-        high = word > high ? word : high;
+        const uint32_t j = (uint32_t)columns[x]; /* without a sign, to divide it is a shift */
+        words[j / WORD] |= UINT64_C(1) << j % WORD;
     }
     if (room->width <= NEAR * n) {
         for (int32_t word = low; word <= high; word++) {
@@ -101,15 +105,18 @@ FMM_INLINE void move_row(spgemm_bits *room, int64_t n, const int32_t *columns, c
     room->last = columns;
     room->count = counted && room->alike ? n : -1;
     for (int64_t x = 0; x < n; x++) {
-        const int32_t j = columns[x], word = j / WORD;
-        const uint64_t less = (UINT64_C(1) << j % WORD) - 1;
+        const uint32_t j = (uint32_t)columns[x], word = j / WORD, above = ~j % WORD;
         const int64_t place =
             counted ? room->places[x]
-                    : room->touched[word] + fmm_spgemm_bits_of(room->words[word] & less);
-        to[place] = j;
+                    : room->touched[word] + fmm_spgemm_bits_of(room->words[word] << above << 1);
+        to[place] = (int32_t)j;
         memcpy(to_values + (size_t)place * width, values + (size_t)x * width, width);
     }
-    for (int64_t x = 0; x < n && !counted; x++) room->words[columns[x] / WORD] = 0;
+    if (counted) return;
+    if (room->width <= NEAR * n)
+        memset(room->words, 0, (size_t)room->width * sizeof *room->words);
+    else
+        for (int64_t x = 0; x < n; x++) room->words[columns[x] / WORD] = 0;
 }
 
 static void sort_row(spgemm_bits *room, int64_t n, const int32_t *columns, const char *values,
@@ -124,7 +131,39 @@ static void sort_row(spgemm_bits *room, int64_t n, const int32_t *columns, const
 }
 
 spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = sort_row;
+
+/* ---- values of rows that are alike ---- */
+
+enum {
+    ALIKE_STEPS = 256,     /* of a row, at most */
+    ALIKE_PRODUCTS = 2048, /* the same */
+    ALIKE_ROWS = 4,        /* that follow each other, at least: it takes time to learn from one */
+    ALIKE_LANES = 8,       /* of float32: fewer gain nothing */
+};
+
+#define FN(name) FMM_JOIN(name, DT)
+#define OP(name) FMM_JOIN(V, name)
+#define IO(name) FMM_JOIN(DT, name)
+#define W ((int64_t)FMM_JOIN(LANES, V))
+
+#define ACC float
+#define V vf32
+#define DT f32
+#include "cpu_alike.inc"
+#undef ACC
+#undef V
+#undef DT
+#define ACC double
+#define V vf64
+#define DT f64
+#include "cpu_alike.inc"
+
+spgemm_alike *const FMM_JOIN(fmm_spgemm_alike, FMM_ISA)[2] = {
+    (int)LANES_vf32 < (int)ALIKE_LANES ? NULL : spgemm_alike_f32,
+    (int)LANES_vf32 < (int)ALIKE_LANES ? NULL : spgemm_alike_f64,
+};
 #else
 spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = NULL;
+spgemm_alike *const FMM_JOIN(fmm_spgemm_alike, FMM_ISA)[2] = {NULL, NULL};
 #endif
 #endif

@@ -68,6 +68,13 @@ typedef struct spgemm_place {
 
 typedef struct spgemm_numeric spgemm_numeric;
 typedef struct symbolic symbolic;
+
+/* Rows [first, last): of any kind; and where many are as the one before, see cpu_alike.inc, the
+ * others of which it gives to `plain`. */
+typedef void spgemm_plain(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
+typedef void spgemm_alike(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last,
+                          spgemm_plain *plain);
+
 struct spgemm_numeric {
     const fmm_call *call;
     fmm_csr a, b;
@@ -80,6 +87,8 @@ struct spgemm_numeric {
     size_t width;         /* of a sum */
     int64_t fetch_end;    /* from this entry of A on nothing is fetched ahead */
     bool plain; /* sums are one for each column, and values lie in c's order; see cpu_rows.inc */
+    const volatile uint8_t *follows; /* [rows] whether a row is as the one before; or NULL */
+    spgemm_alike *alike;             /* what computes those */
     /* Tables for rows that do not fit into a first one; a worker holds one during such a row. */
     atomic_flag *taken;
     char *tables;
@@ -90,7 +99,7 @@ struct spgemm_numeric {
  * of the type of sums, and rows of a whole product, whose context is its `symbolic`: by whether
  * rows are alike, and whether row k of B has entry k alone. */
 typedef struct spgemm_loops {
-    void (*rows)(const spgemm_numeric *t, spgemm_place *at, int64_t first, int64_t last);
+    spgemm_plain *rows;
     void (*lay)(const fmm_csr *a, const fmm_dense *val, int64_t first, int64_t last, void *to);
     spgemm_body *whole[2][2];
 } spgemm_loops;

@@ -11,6 +11,7 @@
  *         group of colours 4..7   begins when the group before has ended
  *
  * Every algorithm adds the same products in the same order. They differ in speed and memory. */
+#include "../cpu/isa.h"
 #include "../cpu/reference.h"
 #include "cpu.h"
 
@@ -146,7 +147,31 @@ static void run_chunk(void *ctx, int worker, int64_t first, int64_t last)
         if (at->marks) memset(at->marks, 0, (size_t)t->b.cols);
         at->ready = true;
     }
-    fmm_spgemm_loops[t->call->y->dtype].rows(t, at, first, last);
+    spgemm_plain *const plain = fmm_spgemm_loops[t->call->y->dtype].rows;
+    if (t->alike)
+        t->alike(t, at, first, last, plain);
+    else
+        plain(t, at, first, last);
+}
+
+#define DECLARE(room, isa, level) extern spgemm_alike *const fmm_spgemm_alike_##isa[2];
+FMM_ISA_LIST(DECLARE, )
+
+/* What a plan kept says which rows are as the one before; without it, and for values of 16 bits,
+ * none is. Rows are added in registers where the instruction set has vectors of eight numbers, and
+ * only where all that is asked for is a sum for each column of C. */
+static fmm_status find_alike(spgemm_numeric *t)
+{
+    const fmm_dtype dtype = t->call->y->dtype;
+    fmm_isa level;
+    if (!t->plain || t->of->kept != (t->a.rows + 3) / 4 || t->kind != SPGEMM_DENSE) return FMM_OK;
+    if (dtype != FMM_F32 && dtype != FMM_F64) return FMM_OK;
+    TRY(fmm_isa_level(&level));
+    t->follows = (const volatile uint8_t *)t->of->products;
+#define OF(room, isa, known)                                                                       \
+    if (level == known) t->alike = fmm_spgemm_alike_##isa[dtype == FMM_F64];
+    FMM_ISA_LIST(OF, )
+    return FMM_OK;
 }
 
 static size_t chunks_workspace(const fmm_call *call, spgemm_kind kind)
@@ -167,6 +192,7 @@ static fmm_status run_chunks(const fmm_exec *exec, const fmm_call *call, spgemm_
     VALID(m.used <= exec->workspace_bytes,
           "spgemm: a matrix changed while its product was computed");
     for (int64_t k = 0; k < t.table_count; k++) atomic_flag_clear(&t.taken[k]);
+    TRY(find_alike(&t));
     fmm_spgemm_crew(exec, t.of->workers, t.of->schedule, t.a.rows, run_chunk, &t);
     return FMM_OK;
 }

@@ -29,6 +29,7 @@
 enum {
     SAVES = 85,         /* percent of the products that are left where compression pays */
     FETCHED = 64 << 10, /* entries of B from which its rows are fetched ahead */
+    FOLLOWS = -2,       /* where a row stands in the stage that is the row before, shifted */
 };
 
 /* ---- B's columns, packed ---- */
@@ -217,6 +218,20 @@ bool fmm_spgemm_block(symbolic *s, spgemm_bits *room, int64_t most)
     return room->end - room->next >= most;
 }
 
+/* Row i of C is the row before, shifted: it has as many columns, and they are as far on as the
+ * first of the products is. */
+static void follow(const symbolic *s, int64_t i)
+{
+    const int64_t *const ptr = s->out->ptr;
+    const int64_t k = column_of(s->a, row_begin(s->a, i)), n = ptr[i + 1] - ptr[i];
+    const int64_t before = column_of(s->a, row_begin(s->a, i - 1));
+    const bool known = k >= 0 && before >= 0;
+    const uint32_t further = known ? (uint32_t)(s->shapes[k] - s->shapes[before]) : 0;
+    int32_t *restrict const to = s->idx + ptr[i];
+    const int32_t *restrict const from = to - n;
+    for (int64_t x = 0; x < n; x++) to[x] = (int32_t)((uint32_t)from[x] + further);
+}
+
 /* Finds the columns of rows, for the stage or for C. In C zeros stand for columns that are missing
  * because B changed meanwhile. */
 static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
@@ -225,6 +240,11 @@ static void find_rows(void *ctx, int worker, int64_t first, int64_t last)
     spgemm_bits room = s->rooms[worker];
     for (int64_t i = first; i < last; i++) {
         int64_t most;
+        if (s->follows && s->follows[i] && i > first && !s->idx) {
+            s->out->ptr[i + 1] = s->out->ptr[i];
+            s->at[i] = FOLLOWS;
+            continue;
+        }
         const int64_t begin = fmm_spgemm_begin(s, &room, i, &most);
         if (begin < 0) continue;
         int32_t *const to = (s->idx ? s->idx : s->stage) + begin, *const end = to + most;
@@ -245,8 +265,10 @@ static void give_rows(void *ctx, int worker, int64_t first, int64_t last)
     for (int64_t i = first, next; i < last; i = next) {
         const int64_t from = s->at[i], to = ptr[i];
         next = i + 1;
-        if (from < 0) {
-            while (next < last && s->at[next] < 0) next++;
+        if (from == FOLLOWS) {
+            follow(s, i);
+        } else if (from < 0) {
+            while (next < last && s->at[next] == -1) next++;
             s->find(ctx, worker, i, next);
             room.count = -1; /* it sorted rows, too */
         } else if (s->sort) {
@@ -315,6 +337,17 @@ static fmm_status lay_out_stage(const fmm_exec *exec, symbolic *s, int workers)
     return ask_stage(exec, s, own);
 }
 
+/* A plan keeps which rows of C are as the one before. */
+static fmm_status keep_following(const symbolic *s)
+{
+    const int64_t rows = s->a->rows, words = (rows + 3) / 4;
+    int32_t *const kept = s->out->kept(s->out->owner, words);
+    REQUIRE(kept, FMM_OUT_OF_MEMORY, "spgemm: no memory for what a plan keeps");
+    memset(kept + words - 1, 0, sizeof *kept);
+    memcpy(kept, s->follows, (size_t)rows);
+    return FMM_OK;
+}
+
 /* One pass over the products or two: what is wanted, and how many there are, decide. C's memory is
  * asked for when its size is known; all that is lent before is the caller's, and goes back to it
  * whatever fails. */
@@ -327,7 +360,7 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     TRY(fmm_spgemm_look(exec, &s));
     if (out->want == FMM_SPGEMM_CHUNKS) return FMM_OK;
     int workers = fmm_spgemm_workers(exec, s.total);
-    const bool whole = out->with && fmm_spgemm_whole_pays(&s);
+    const bool whole = out->with && !s.follows && fmm_spgemm_whole_pays(&s);
     if (whole) {
         workers = fmm_spgemm_whole_workers(&s, workers);
         s.own = SPGEMM_PAD + (s.longest < b->cols ? s.longest : b->cols);
@@ -335,7 +368,9 @@ fmm_status fmm_spgemm_symbolic_cpu(const fmm_exec *exec, const fmm_spgemm_symbol
     s.fetch_end = b->nnz > FETCHED ? a->nnz - 2 * SPGEMM_AHEAD : 0;
     TRY(lay_out_rooms(exec, &s, workers));
     /* A whole product multiplies entries of B. */
-    TRY(whole ? fmm_spgemm_whole(exec, &s, workers, &numeric) : pack(exec, &s));
+    if (whole) TRY(fmm_spgemm_whole(exec, &s, workers, &numeric));
+    if (!whole && !s.follows) TRY(pack(exec, &s));
+    if (s.follows && out->kept) TRY(keep_following(&s));
     if (out->want > FMM_SPGEMM_COUNTS) TRY(lay_out_stage(exec, &s, workers));
     out->ptr[0] = 0;
     fmm_spgemm_crew(exec, workers, out->schedule, a->rows, s.find, &s);

@@ -66,12 +66,17 @@ struct symbolic {
     atomic_bool falls;         /* whether columns do not rise in some row of B */
     atomic_bool uneven;        /* whether rows of B are not of one length, */
     int64_t each;              /* which this is, else 0 */
-    bool alike;                /* rows of A have as many products as the row before, mostly */
-    int64_t total, longest;    /* products of all rows, and of one */
-    size_t lent;               /* bytes of memory so far */
-    spgemm_bits *rooms;        /* of the workers */
-    int64_t fetch_end;         /* from this entry of A on nothing is fetched ahead */
-    spgemm_body *find;         /* finds rows, for the stage or for C */
+    /* Of a row of B: its first column and, times 2^32, the first of the rows up to it that are
+     * alike but for a shift. */
+    uint64_t *shapes;
+    uint8_t *follows; /* of rows of A: whether C's row is that before, shifted; or NULL: few are */
+    atomic_llong following; /* rows of B, then of A, that are like the one before */
+    bool alike;             /* rows of A have as many products as the row before, mostly */
+    int64_t total, longest; /* products of all rows, and of one */
+    size_t lent;            /* bytes of memory so far */
+    spgemm_bits *rooms;     /* of the workers */
+    int64_t fetch_end;      /* from this entry of A on nothing is fetched ahead */
+    spgemm_body *find;      /* finds rows, for the stage or for C */
     /* Columns, and where values are computed in the same pass those: of C, once it has memory, and
      * of the stage. */
     int32_t *idx, *stage;

@@ -77,7 +77,8 @@ class SpGEMMPlan(Generic[M]):
         c: the pattern of the product, or of its mask.
         schedule: int64, opaque: how the rows are shared out.
         colours: int32 [rows], of rows that share no column; empty but for "kkmcr" and "kkmcw".
-        products: int32, opaque: where each product goes, two bytes and more of each; on CUDA, for "auto".
+        products: int32, opaque, for "auto": on CUDA where each product goes, two bytes and more of each; on a CPU which
+            rows of c follow the row before, a byte of each row, if many do.
         masked: whether c is a mask.
         algorithm: the name that it was made with.
 
@@ -237,7 +238,8 @@ class Whole(Generic[M]):
         a, b, want = self.a, self.b, WANT["sorted"] if self.sorted else WANT["unsorted"]
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
-        ptr, idx, self.schedule, _, val = _found(a, b, want, False, *given)
+        keep = a.device.type == "cpu"  # where it costs nothing
+        ptr, idx, self.schedule, self.products, val = _found(a, b, want, keep, *given)
         eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
         self.parts = ptr, idx, eid
         self.writes = _written(a, b, self.parts)
@@ -257,7 +259,8 @@ class Whole(Generic[M]):
         if self.found is None:
             c = self.c(None)
             none = c.idx.new_empty(0)
-            self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, self.schedule, none, none, False, "auto")
+            kept = self.schedule, none, self.products
+            self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, *kept, False, "auto")
             object.__setattr__(self.found, "_writes", self.writes)
         return self.found
 

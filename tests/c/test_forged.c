@@ -137,6 +137,7 @@ static fmm_dense numbers(int64_t n)
 /* All phases: a's structure is forged, and by turns b's, c's, the schedule and the colours. */
 static fmm_status spgemm(const fmm_exec *exec, const fmm_csr *a, int algorithm, int turn)
 {
+    enum { KEPT = (ROWS + 3) / 4 };
     const fmm_csr b = matrix(DENSE_ROWS, COLS, ROWS, turn % 2, AT_END);
     const fmm_csr c = matrix(DENSE_ROWS, ROWS, ROWS, turn % 3 == 0, AT_BEGIN);
     int64_t *schedule = guarded(FMM_SPGEMM_SCHEDULE * sizeof *schedule, AT_END);
@@ -158,12 +159,16 @@ static fmm_status spgemm(const fmm_exec *exec, const fmm_csr *a, int algorithm, 
     if (turn % 7 == 0) schedule[random_below(FMM_SPGEMM_SCHEDULE)] = wild[random_below(WILD)];
     if (turn % 4 == 0) colours[random_below(ROWS)] = (int32_t)wild[random_below(WILD)];
     const fmm_dense a_val = numbers(a->nnz), c_val = numbers(c.nnz), out = numbers(a->nnz);
+    int32_t *kept = guarded(KEPT * sizeof *kept, AT_END);
+    memset(kept, turn % 5 ? 1 : 0, KEPT * sizeof *kept); /* that every row is as the one before */
     fmm_spgemm of = {.b = &b,
                      .c = &c,
                      .b_val = numbers(b.nnz),
                      .masked = turn % 2,
                      .schedule = schedule,
-                     .colours = colours};
+                     .colours = colours,
+                     .products = kept,
+                     .kept = KEPT};
     used = 0;
     CHECK(fmm_spgemm_dots(&lending, a, &c, &c_val, &b, &of.b_val, &out) == FMM_OK, "%s",
           fmm_last_error());
@@ -278,6 +283,47 @@ static void whole_product(int turn)
     find_whole(&a, &a, turn % 5 ? FMM_SPGEMM_SORTED : FMM_SPGEMM_UNSORTED, turn / 4 % 2, turn);
 }
 
+/* Values of a band's square, whose rows are alike, where somebody has written to one matrix or two
+ * since: in all algorithms, whose results then mean nothing. */
+static void changed_band(int turn)
+{
+    enum { SIDE = 70, REACH = 2, WIDE = 2 * REACH };
+    static _Alignas(16) char workspace[1 << 17];
+    fmm_csr m[3]; /* A, B and C */
+    for (int k = 0; k < 3; k++) {
+        const int64_t reach = k == 2 ? WIDE : REACH;
+        int64_t ptr[SIDE + 1] = {0};
+        int32_t idx[SIDE * (2 * WIDE + 1)];
+        for (int64_t i = 0, n = 0; i < SIDE; ptr[++i] = n)
+            for (int64_t j = i - reach; j <= i + reach; j++)
+                if (j >= 0 && j < SIDE) idx[n++] = (int32_t)j;
+        m[k] = of_arrays(SIDE, SIDE, ptr, idx);
+    }
+    for (int n = 0; n < turn % 4; n++) {
+        const fmm_csr *which = &m[random_below(3)];
+        const bool near = turn / 4 % 2; /* another index, but a legal one */
+        const int64_t at = random_below(SIDE);
+        forge(which, at % 2 ? IN_PTR : IN_IDX, near ? random_below(SIDE) : wild[random_below(WILD)],
+              at);
+    }
+    int64_t schedule[FMM_SPGEMM_SCHEDULE] = {1};
+    int32_t *kept = guarded((SIDE + 3) / 4 * sizeof *kept, AT_END);
+    memset(kept, 1, (SIDE + 3) / 4 * sizeof *kept);
+    for (int k = 0; k < FMM_SPGEMM_PARTS; k++) schedule[k + 1] = k ? SIDE : 0;
+    const fmm_dense a_val = numbers(m[0].nnz), c_val = numbers(m[2].nnz);
+    const fmm_spgemm of = {.b = &m[1],
+                           .c = &m[2],
+                           .b_val = numbers(m[1].nnz),
+                           .schedule = schedule,
+                           .products = kept,
+                           .kept = (SIDE + 3) / 4};
+    const fmm_exec exec = {
+        .device = FMM_CPU, .workspace = workspace, .workspace_bytes = sizeof workspace};
+    CHECK(fmm_spgemm_numeric(&exec, &m[0], &a_val, &of, &c_val, 0) == FMM_OK, "turn %d: %s", turn,
+          fmm_last_error());
+    release_all();
+}
+
 /* Rows 0 and 1 of B are 200 and -198 entries long, so that a row of A with both has more columns
  * than products are counted. */
 static void lengths_that_cancel(int turn)
@@ -297,6 +343,7 @@ static void lengths_that_cancel(int turn)
 int main(void)
 {
     for (int turn = 0; turn < 2000; turn++) whole_product(turn);
+    for (int turn = 0; turn < 2000; turn++) changed_band(turn);
     for (int turn = 0; turn < 4; turn++) lengths_that_cancel(turn);
     for (int op = 0; op < FMM_OPERATORS; op++)
         for (int turn = 0; turn < 200; turn++) run((fmm_operator)op, turn);

@@ -301,19 +301,24 @@ static void spgemm(input *in, shared *s)
                                         .schedule = schedule,
                                         .columns = columns,
                                         .owner = in,
-                                        .with = byte(in) & 1 ? &with : NULL};
+                                        .with = byte(in) & 1 ? &with : NULL,
+                                        .kept = byte(in) & 1 ? columns : NULL};
     fmm_spgemm_symbolic(&exec, &s->a, &b, &pattern);
     int32_t *colours = array(in, (size_t)c.rows * sizeof *colours, sizeof *colours);
     if (byte(in) & 1) fmm_spgemm_colours(&exec, &c, colours);
     const fmm_dense c_val = view(in, s->dtype, c.nnz, 1, 1);
     const fmm_dense out = view(in, s->dtype, s->a.nnz, 1, 1);
     fmm_spgemm_dots(&exec, &s->a, &c, &c_val, &b, &with.b_val, &out);
+    const int64_t kept = byte(in) & 1 ? (s->a.rows + 3) / 4 : 0; /* noise: which rows are alike */
+    const int32_t *const following = array(in, (size_t)kept * sizeof *following, sizeof *following);
     const fmm_spgemm of = {.b = &b,
                            .c = &c,
                            .b_val = with.b_val,
                            .masked = byte(in) & 1,
                            .schedule = schedule,
-                           .colours = byte(in) & 1 ? colours : NULL};
+                           .colours = byte(in) & 1 ? colours : NULL,
+                           .products = following,
+                           .kept = kept};
     size_t bytes;
     fmm_spgemm_workspace(&s->exec, &s->a, &with.a_val, &of, &c_val, s->algorithm, &bytes);
     if (slots_used == SLOTS) return;
