@@ -19,7 +19,7 @@ from torch import Tensor
 import fusedmm
 from benchmarks import cusparse
 from benchmarks.case import random
-from benchmarks.hypergraph import traffic
+from benchmarks.hypergraph import of_warps, traffic
 from benchmarks.jobs import Job, Options
 from benchmarks.trial import Step, Trial
 from fusedmm.ops.products import COLOURED
@@ -29,6 +29,7 @@ LARGE = ["5-point 1000^2", "9-point 1000^2", "7-point 100^3", "27-point 50^3", "
 CHECKED, ORDERED = 2**20, 10**7  # rows that are compared with float64, entries that are numbered anew, at most
 PATIENCE = 0.5  # seconds that a peer's step may take to be measured
 JOINED = 4  # rows that P makes one
+PLANNED, COPY = "A A with a plan", "a copy of as many bytes"
 FIRST, SPACE = 512, 4  # entries of kkmem's first table, and slots for each entry of the others
 
 
@@ -45,10 +46,11 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
         transposed = [m.t() for m in parts[::-1]]
         facts |= {"left_first": products_in_turn(*parts), "right_first": products_in_turn(*transposed)}
     cuda = options.device == "cuda"
-    for label in ("A A sorted", *["A A unsorted"] * (not cuda), "A A with a plan"):  # on CUDA columns always rise
+    for label in ("A A sorted", *["A A unsorted"] * (not cuda), PLANNED):  # on CUDA columns always rise
         if options.wants(label):
-            waits = cuda and label == "A A sorted"
-            yield Job(label, partial(trials, a, b, label, facts["nnz_c"]), patience=PATIENCE, waits=waits, facts=facts)
+            make, waits = partial(trials, a, b, label, facts["nnz_c"]), cuda and label == "A A sorted"
+            moved, of = read_by_warps(a, b) if cuda and label == PLANNED else ({}, {})
+            yield Job(label, make, patience=PATIENCE, waits=waits, facts=facts | moved, of=of)
     if parts and options.wants("R A P"):
         least = min(facts["left_first"], facts["right_first"])
         yield Job("R A P", partial(coarsening, *parts), facts=facts | {"flops": 2 * least})
@@ -103,6 +105,29 @@ def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     return facts | {"kept_mib": round(plan.products.numel() / 2**18, 1), "making": round(found / without, 2)}
 
 
+def read_by_warps(a: fusedmm.CSR, b: fusedmm.CSR) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """What each algorithm with a plan moves on CUDA by the model, C's values and the copy's bytes with it; and of each
+    the flops for a double that it reads, the products of a window and the windows of an entry of A."""
+    plan, width = fusedmm.spgemm_plan(a, b), a.val.element_size()
+    read, products = of_warps(plan, width), int(b.degree()[a.idx.long()].sum())
+    moved = {name: r.bytes + plan.c.nnz * width for name, r in read.items()}
+    moved[COPY] = 2 * size_of(a, b, plan.c.nnz, width)
+    of = {
+        name: {
+            "flops_per_double": round(16 * products / max(1, r.bytes), 3),
+            "of_window": round(products / max(1, r.windows), 1),
+            "visits": round(r.visits, 2),
+        }
+        for name, r in read.items()
+    }
+    return {"moved": moved}, of
+
+
+def size_of(a: fusedmm.CSR, b: fusedmm.CSR, nnz: int, width: int) -> int:
+    """Bytes of A, B and C, which has ``nnz`` entries."""
+    return (a.nnz + b.nnz + nnz) * (4 + width) + 8 * (2 * a.shape[0] + b.shape[0])
+
+
 def left_when_packed(a: fusedmm.CSR, b: fusedmm.CSR, number: Tensor | None = None) -> float:
     """The share of A B's products that is left when the columns of B in one word of 64 are one; columns may be numbered
     anew."""
@@ -135,12 +160,11 @@ def _least(call: Callable[[], Any]) -> float:
 
 def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
     """Ours, by ``auto`` alone where columns need not rise; the wall; and the peers. C has ``nnz`` entries."""
-    size = (a.nnz + b.nnz + nnz) * (4 + a.val.element_size()) + 8 * (2 * a.shape[0] + b.shape[0])
-    half = torch.zeros(size // 8, device=a.device)
+    half = torch.zeros(size_of(a, b, nnz, a.val.element_size()) // 8, device=a.device)
     to = torch.empty_like(half)
-    found = [Trial("a copy of as many bytes", lambda: lambda: (to.copy_(half),), "wall")]
+    found = [Trial(COPY, lambda: lambda: (to.copy_(half),), "wall")]
     names = [x.name for x in fusedmm.algorithms("spgemm", a.device) if x.name != "reference"]
-    if label == "A A with a plan":
+    if label == PLANNED:
         found += [Trial(name, partial(planned, a, b, name), "ours") for name in ["auto", *names] if pays(a, name)]
     else:
         whole = partial(fusedmm.spgemm, a, b, sorted=label == "A A sorted")
@@ -151,14 +175,14 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
     x, y = a.to_torch(), b.to_torch()
     cpu = a.device.type == "cpu"
     # On CUDA the peer of values alone is cuSPARSE's reuse, which keeps memory that torch's product would need.
-    if cpu or label != "A A with a plan":
+    if cpu or label != PLANNED:
         found.append(Trial("torch CSR @ CSR", lambda: lambda: ((x @ y).values(),)))
     if cpu:
         found.append(Trial("scipy", lambda: partial(scipys, x, y)))
         if label == "A A sorted":  # as ours then are; neither peer's columns rise otherwise
             found.append(Trial("torch, then sorted", lambda: partial(torchs_sorted, x, y)))
             found.append(Trial("scipy, then sorted", lambda: partial(scipys, x, y, sort=True)))
-    elif label == "A A with a plan":
+    elif label == PLANNED:
         found.append(Trial("cuSPARSE reuse", partial(cusparse.planned, a, b)))
     else:
         for name in cusparse.ALGORITHMS:
