@@ -111,7 +111,7 @@ def read_by_warps(a: fusedmm.CSR, b: fusedmm.CSR) -> tuple[dict[str, Any], dict[
     plan, width = fusedmm.spgemm_plan(a, b), a.val.element_size()
     read, products = of_warps(plan, width), int(b.degree()[a.idx.long()].sum())
     moved = {name: r.bytes + plan.c.nnz * width for name, r in read.items()}
-    moved[COPY] = 2 * size_of(a, b, plan.c.nnz, width)
+    moved[COPY] = size_of(a, b, plan.c.nnz, width)  # half of it read, half written
     of = {
         name: {
             "flops_per_double": round(16 * products / max(1, r.bytes), 3),
