@@ -88,6 +88,18 @@ def test_small_rows_are_read_once_on_a_gpu() -> None:
     assert found["kkspeed"].visits > 3 and found["kkspeed"].bytes > 3 * found["auto"].bytes
 
 
+def test_rates_stand_beside_what_is_read() -> None:
+    """A line for each case that says what is read: GFLOP/s, flops for a double and products of a window; and what the
+    second could be at most: 2 * 1,000 flops over 16 entries of 8 bytes and 5 pointers, which are 21 doubles."""
+    known = {"us": 10.0, "gflops": 0.2, "flops_per_double": 1.234, "of_window": 1234.5}
+    contenders = {"auto": known, "sort": {**known, "us": 20.0}, answers.COPY: {"us": 4.0}}
+    case = {"graph": "g", "case": "A A with a plan", "rows": 4, "nnz": 16, "products": 1000, "contenders": contenders}
+    document = {"dtype": "f32", "cases": [case, case | {"contenders": {"auto": {"us": 10.0}}}]}
+    lines = answers.read(document).splitlines()
+    assert lines[2:] == ["| g | 0.2, 1.23, 1,234 |  |  | 0.2, 1.23, 1,234 | 95.2 | 40 % |"]
+    assert answers.read({"dtype": "f32", "cases": document["cases"][1:]}) == ""
+
+
 def test_what_plans_keep_stands_where_it_was_measured() -> None:
     """Values by a plan beside cuSPARSE's reuse, what the plan keeps, and what it takes to make one."""
     contenders = {"auto": {"us": 10.0}, "cuSPARSE reuse": {"us": 12.5}, "torch CSR @ CSR": {"us": 99.0}}
