@@ -1,7 +1,8 @@
 """Sparse times sparse, A A (A Aᵀ where A is not square): the whole product with sorted columns, by every algorithm, and
 without; and the values alone where the structure is known. Beside it torch's CSR @ CSR; on the CPU scipy, on CUDA every
-algorithm of cuSPARSE, which alone of them has a phase for values. And R A P, with R the transpose of P, a pattern that
-joins four rows with neighbouring numbers, in both orders.
+algorithm of cuSPARSE, which alone of them has a phase for values. Ours is timed once more on a square matrix whose rows
+and columns were numbered by reverse Cuthill-McKee. And R A P, with R the transpose of P, a pattern that joins four rows
+with neighbouring numbers, in both orders.
 
 The wall is a copy of as many bytes as A, B and C have, by the same threads: what a product would take that read and
 wrote each of them once. How far off it one thread and more are says what they wait for."""
@@ -40,15 +41,19 @@ def jobs(graph: str, adj: fusedmm.CSR, options: Options) -> Iterator[Job]:
     products = int(b.degree()[a.idx.long()].sum())
     if products > MOST[options.device]:
         return
-    facts = {"flops": 2 * products, "products": products} | shape_of(a, b)
-    parts = joining(a) if a.shape[0] == a.shape[1] else None
+    square = a.shape[0] == a.shape[1]
+    number = bandwidth_order(b) if square and a.nnz <= ORDERED else None
+    other = None if number is None else a.subgraph(number.argsort())
+    facts = {"flops": 2 * products, "products": products} | shape_of(a, b, number)
+    facts |= {} if other is None else {"making_other": other_making(a, other)}
+    parts = joining(a) if square else None
     if parts:
         transposed = [m.t() for m in parts[::-1]]
         facts |= {"left_first": products_in_turn(*parts), "right_first": products_in_turn(*transposed)}
     cuda = options.device == "cuda"
     for label in ("A A sorted", *["A A unsorted"] * (not cuda), PLANNED):  # on CUDA columns always rise
         if options.wants(label):
-            make, waits = partial(trials, a, b, label, facts["nnz_c"]), cuda and label == "A A sorted"
+            make, waits = partial(trials, a, b, label, facts["nnz_c"], other), cuda and label == "A A sorted"
             moved, of = read_by_warps(a, b) if cuda and label == PLANNED else ({}, {})
             yield Job(label, make, patience=PATIENCE, waits=waits, facts=facts | moved, of=of)
     if parts and options.wants("R A P"):
@@ -87,9 +92,9 @@ def coarsening(r: fusedmm.CSR, a: fusedmm.CSR, p: fusedmm.CSR) -> list[Trial]:
     return found
 
 
-def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
+def shape_of(a: fusedmm.CSR, b: fusedmm.CSR, number: Tensor | None) -> dict[str, Any]:
     """Entries of the product; what share of the products is left when B's columns are packed in words, and when they
-    were numbered by reverse Cuthill-McKee before; what share of both phases the symbolic one takes; KiB of a table of
+    have other numbers, if these are given; what share of both phases the symbolic one takes; KiB of a table of
     kkmem's pool; on the CPU what lines of memory the schedule moves; and on CUDA what a plan keeps beside C, and how
     many times as long it takes to make as one that keeps nothing."""
     plan = fusedmm.spgemm_plan(a, b)
@@ -97,8 +102,8 @@ def shape_of(a: fusedmm.CSR, b: fusedmm.CSR) -> dict[str, Any]:
     facts = {"nnz_c": plan.c.nnz, "compressed": left_when_packed(a, b), "symbolic": round(found / (found + values), 3)}
     beyond = SPACE * (int(plan.c.degree().max()) - FIRST) if plan.c.nnz else 0
     facts["pool_kib"] = 2 ** (beyond - 1).bit_length() * (4 + a.val.element_size()) // 1024 if beyond > 0 else 0
-    if a.shape[0] == a.shape[1] and a.nnz <= ORDERED:
-        facts["reordered"] = left_when_packed(a, b, bandwidth_order(b))
+    if number is not None:
+        facts["reordered"] = left_when_packed(a, b, number)
     if a.device.type == "cpu":
         return facts | traffic(plan, a.val.element_size())
     without = _least(lambda: fusedmm.spgemm_plan(a, b, algorithm="kkspeed"))
@@ -126,6 +131,12 @@ def read_by_warps(a: fusedmm.CSR, b: fusedmm.CSR) -> tuple[dict[str, Any], dict[
 def size_of(a: fusedmm.CSR, b: fusedmm.CSR, nnz: int, width: int) -> int:
     """Bytes of A, B and C, which has ``nnz`` entries."""
     return (a.nnz + b.nnz + nnz) * (4 + width) + 8 * (2 * a.shape[0] + b.shape[0])
+
+
+def other_making(a: fusedmm.CSR, other: fusedmm.CSR) -> float:
+    """How many times as long a plan takes to make where rows and columns have other numbers."""
+    as_is, renumbered = (_least(partial(fusedmm.spgemm_plan, m, m)) for m in (a, other))
+    return round(renumbered / as_is, 2)
 
 
 def left_when_packed(a: fusedmm.CSR, b: fusedmm.CSR, number: Tensor | None = None) -> float:
@@ -158,8 +169,9 @@ def _least(call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
-    """Ours, by ``auto`` alone where columns need not rise; the wall; and the peers. C has ``nnz`` entries."""
+def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int, other: fusedmm.CSR | None) -> list[Trial]:
+    """Ours, by ``auto`` alone where columns need not rise, and on the matrix with other numbers, if there is one; the
+    wall; and the peers. C has ``nnz`` entries."""
     half = torch.zeros(size_of(a, b, nnz, a.val.element_size()) // 8, device=a.device)
     to = torch.empty_like(half)
     found = [Trial(COPY, lambda: lambda: (to.copy_(half),), "wall")]
@@ -172,6 +184,10 @@ def trials(a: fusedmm.CSR, b: fusedmm.CSR, label: str, nnz: int) -> list[Trial]:
         found.append(Trial("auto", lambda: lambda: (whole().val,), "ours", check=check))
     if label == "A A sorted":
         found += [Trial(name, partial(multiplied, a, b, name), "ours") for name in names if name not in COLOURED]
+    if other is not None:
+        again = partial(fusedmm.spgemm, other, other, sorted=label == "A A sorted")
+        make = partial(planned, other, other, "auto") if label == PLANNED else lambda: lambda: (again().val,)
+        found.append(Trial("auto, renumbered", make, "ours"))
     x, y = a.to_torch(), b.to_torch()
     cpu = a.device.type == "cpu"
     # On CUDA the peer of values alone is cuSPARSE's reuse, which keeps memory that torch's product would need.

@@ -36,6 +36,7 @@ FACTS = {  # of SpGEMM, as bench_spgemm.py has them
     "sums_kept": "sums kept",
     "kept_mib": "a plan keeps, MiB",
     "making": "making it / one that keeps nothing",
+    "making_other": "making a plan, renumbered / as it is",
 }
 
 
