@@ -89,6 +89,7 @@ CUDA = [
     Line("`spgemm`", "pattern", ("spgemm-cuda",), split=PRODUCTS),
     Line("`spgemm`, float64", "pattern", ("spgemm-cuda-f64",), split=PRODUCTS),
     Line("`spgemm`", "large grid", ("spgemm-cuda-laplacians",), split=PRODUCTS),
+    Line("layers of kinds of edges", "graph", ("layers-cuda-relations",), split=r"^\w+"),
 ]
 FRONT = [  # of README.md
     *CUDA[:6],
