@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import summary
-from benchmarks.reading import Document, best, geomean, gflops, grid, machine, shape
+from benchmarks.reading import Document, best, geomean, gflops, grid, machine, most_flops, shape
 from benchmarks.store import load
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +28,7 @@ PAGES = [
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCKS, TILES = (32, 64, 128, 256), (32, 128, 256)
 COPY = "a copy of as many bytes"
+READERS = ["auto", "kkspeed", "kkmem", "sort"]
 SDDMM_LESSONS = ["edge_search", "edge_shared", "padded_rows", "row_blocks", "dense_grid", "row_vector", "dynamic"]
 FUSED_OTHERS = ["spmm alone", "back_to_back", "cusparse", "cublas"]
 FUSED_LESSONS = ["row_vector", *(f"blocks_atomic:{b}" for b in BLOCKS)]
@@ -181,6 +182,20 @@ def kept(document: Document) -> str:
     return grid(head, [*rows, ["geometric mean", "", "", mean, "", ""]]) if rows else ""
 
 
+def read(document: Document) -> str:
+    """A line a matrix: of each algorithm GFLOP/s with a plan, and by the model flops for each double that it reads and
+    products of a window; the most of the second; and the copy's share of the time of ``auto``."""
+    rows = []
+    for c in (c for c in document["cases"] if "flops_per_double" in c["contenders"].get("auto", {})):
+        known = [c["contenders"].get(name) for name in READERS]
+        cells = [
+            f"{of['gflops']:.1f}, {of['flops_per_double']:.2f}, {of['of_window']:,.0f}" if of else "" for of in known
+        ]
+        limits = [f"{most_flops(c, document['dtype']):.1f}", _cell(value(c, f"{COPY} / auto"), "wall")]
+        rows.append([c["graph"], *cells, *limits])
+    return grid(["matrix", *READERS, "flops per double, at most", "a copy / auto"], rows) if rows else ""
+
+
 PEERS = ["best peer / ours", "dense float32 / ours", "dense tf32 / ours", "dense bf16 / ours", "wall / ours"]
 
 
@@ -269,6 +284,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmv_steps_twins": ("spmv-cuda-twins", steps),
     "spgemm_cuda": ("spgemm-cuda", by_case(["auto", "best peer / auto"])),
     "spgemm_kept": ("spgemm-cuda", kept),
+    "spgemm_read": ("spgemm-cuda-plans", read),
     "spgemm_laplacians": ("spgemm-cuda-laplacians", by_case(["auto", "best peer / auto"])),
     "attention_masks": ("masks-cuda", masks),
     "messages_cuda": ("messages-cuda", messages),

@@ -8,7 +8,7 @@ them on the graphs that have features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -97,12 +97,17 @@ def _result(layer: Any, x: Tensor, graph: Any) -> Tensor:
     if kind in ("HGTConv", "HANConv"):
         found = layer({"n": x}, {TO: graph})["n"]
     elif kind in ("RGCNConv", "FastRGCNConv"):
-        edges = graph.nnz if isinstance(graph, fusedmm.CSR) else graph.shape[1]
-        found = layer(x, graph, torch.arange(edges, device=x.device) % KINDS)
+        found = layer(x, graph, _kinds(graph.nnz if isinstance(graph, fusedmm.CSR) else graph.shape[1], x.device))
     else:
         found = layer(x, graph)
     out: Tensor = found
     return out
+
+
+@cache
+def _kinds(edges: int, device: torch.device) -> Tensor:
+    """The kind of each edge, one tensor for all steps, as whoever trains has it."""
+    return torch.arange(edges, device=device) % KINDS
 
 
 def _options(label: str, adj: fusedmm.CSR) -> dict[str, Any]:

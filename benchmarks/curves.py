@@ -155,8 +155,9 @@ def roofline(document: Document, ceilings: Document, path: Path) -> None:
 
 
 def bandwidths(document: Document, path: Path) -> None:
-    """GFLOP/s over flops per byte where every contender counts the bytes of its own format, under the copy of the same
-    run: a format is left of another by what it stores more, and below the roof by what its reads wait."""
+    """GFLOP/s over flops per byte where every contender counts the bytes of its own format, or of its own windows in
+    the model of a sparse product, under the copy of the same run: one is left of another by what it moves more, and
+    below the roof by what its reads wait."""
     from matplotlib.figure import Figure
 
     cases = [c for c in document["cases"] if c.get("moved")]
@@ -169,10 +170,11 @@ def bandwidths(document: Document, path: Path) -> None:
         points = [(c["flops"] / c["moved"][name], r["gflops"]) for c, r in there]
         reach += [p[0] for p in points]
         axes.scatter(*zip(*points, strict=True), s=16, color=f"C{k % 10}", marker="ox"[k // 10], label=name)
+    of = "of the format, x and y" if document["op"] == "spmv" else "that is moved, by the model"
     copy = max(r["gbs"] for c in cases for r in c["contenders"].values() if role(r) == "wall" and "gbs" in r)
     span = [min(reach) / 1.2, max(reach) * 1.2]
     axes.plot(span, [copy * s for s in span], color="black", linewidth=0.8, label=f"copy, {copy:.0f} GB/s")
-    axes.set(xscale="log", yscale="log", xlabel="flops per byte of the format, x and y", ylabel="GFLOP/s")
+    axes.set(xscale="log", yscale="log", xlabel=f"flops per byte {of}", ylabel="GFLOP/s")
     axes.set_title(f"{document['op']}, {document['dtype']}, {machine(document)}", fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="xx-small")

@@ -40,7 +40,7 @@ class Job:
 
     A step that ``waits`` for the device is timed with the host's part, which no lead of the host can take out.
     ``facts`` go into the results as they are; "flops" among them makes a rate of every time, and "moved", bytes by
-    contender, one of those that it names.
+    contender, one of those that it names. What is known of a contender, ``of`` its name, goes into its own results.
     """
 
     label: str
@@ -51,6 +51,7 @@ class Job:
     patience: float = math.inf
     waits: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    of: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def small(adj: CSR) -> bool:
@@ -85,6 +86,9 @@ def collect(
                     if contender in cases[-1]["contenders"]:
                         found = cases[-1]["contenders"][contender]
                         found["gbs"] = round(1e-3 * moved / found["us"], 1)
+                for contender, known in job.of.items():
+                    if contender in cases[-1]["contenders"]:
+                        cases[-1]["contenders"][contender] |= known
                 partial.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_text(json.dumps(document))  # a run that is cut short has not been in vain
                 bar.update()

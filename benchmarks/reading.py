@@ -57,6 +57,13 @@ def flops(case: Document) -> float:
     return float(case.get("flops") or 2 * case["nnz"] * case["feat"])
 
 
+def most_flops(case: Document, dtype: str) -> float | None:
+    """Flops of A A for each double that is read where all of A is read once and stays; None for other operations."""
+    if case.get("products") is None:
+        return None
+    return round(16 * float(case["products"]) / (case["nnz"] * (4 + ITEM[dtype]) + 8 * (case["rows"] + 1)), 2)
+
+
 def gflops(case: Document, kind: str) -> float:
     """GFLOP/s of the entries."""
     return 1e-3 * flops(case) / best(case, kind)

@@ -23,10 +23,15 @@ PEERS = {  # beginnings of contenders' names, and how they are called here
     "gather, softmax, scatter, compiled": "torch.compile",
     "gather": "plain torch",
     "cusparse": "cuSPARSE",
+    "cuSPARSE": "cuSPARSE",
     "cublas": "cuBLAS",
     "sampled_addmm": "torch.sparse",
     "torch.sparse": "torch.sparse",
     "torch.matmul": "torch.sparse",
+    "torch CSR": "torch.sparse",
+    "torch (R A)": "torch.sparse",
+    "torch R (A": "torch.sparse",
+    "scipy": "scipy",
     "PyG with torch.sparse": "PyG on torch.sparse",
     "back_to_back": "SDDMM, then SpMM",
     "sddmm, then spmm": "SDDMM, then SpMM",
@@ -37,6 +42,7 @@ PEERS = {  # beginnings of contenders' names, and how they are called here
 ATTENTION = tuple(f"attention-cuda{form}" for form in ("-compiled", "-compiled-reddit", "-compiled-products", ""))
 LAYERS = ("layers-cuda-compiled", "layers-cuda-compiled-reddit")
 SAMPLED = "fresh edges of"
+PRODUCTS = r"[AR] [^,]*"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,10 @@ CUDA = [
     Line("`spmv`, float64", "real graph", ("spmv-cuda-f64",), split="A x|a step"),
     Line("`spmv`", "large twin", ("spmv-cuda-twins",), split="A x|a step"),
     Line("`spmv`", "grid", ("spmv-cuda-stencils",), split="A x|a step"),
+    Line("`spgemm`", "pattern", ("spgemm-cuda",), split=PRODUCTS),
+    Line("`spgemm`, float64", "pattern", ("spgemm-cuda-f64",), split=PRODUCTS),
+    Line("`spgemm`", "large grid", ("spgemm-cuda-laplacians",), split=PRODUCTS),
+    Line("layers of kinds of edges", "graph", ("layers-cuda-relations",), split=r"^\w+"),
 ]
 FRONT = [  # of README.md
     *CUDA[:6],
@@ -140,6 +150,8 @@ MORE_CPU = [
         Line(f"`spmm` sums, means, maxima, minima, {dtype}", "graph", (f"forms-cpu{stem}",), KINDS, r"^\w+")
         for stem, dtype in (("", "float32"), ("-f64", "float64"), ("-f16", "float16"), ("-bf16", "bfloat16"))
     ),
+    Line("`spgemm`", "graph", ("spgemm-cpu",), split=PRODUCTS),
+    Line("`spgemm`", "pattern", ("spgemm-cpu-meshes",), split=PRODUCTS),
     Line("making a `CSR` of edges", "twin", ("construction-cpu",), "^edges", r"\d thread.*"),
     Line("layers, fresh edges", "twin", ("construction-cpu",), "fresh edges", r"^\w+"),
 ]

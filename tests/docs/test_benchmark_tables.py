@@ -56,6 +56,50 @@ def test_the_hypergraph_counts_lines_by_hand() -> None:
         assert tuple(found.values()) == exact
 
 
+def test_the_hypergraph_of_a_gpu_counts_windows_by_hand() -> None:
+    """A row of four entries of A, of which each has 600 columns of C for itself: three windows of 800 sums, or seven
+    whose hash table has room for 384. An entry is sought in 20 steps at most, each a sector."""
+    a = fusedmm.CSR.from_coo(torch.zeros(4, dtype=torch.int64), torch.arange(4), torch.ones(4), shape=(1, 4))
+    b = fusedmm.CSR.from_coo(torch.arange(4).repeat_interleave(600), torch.arange(2400), torch.ones(2400))
+    plan = fusedmm.spgemm_plan(a, b)
+    found = hypergraph.of_warps(replace(plan, products=plan.products[:0]))
+
+    def read(windows: int, columns: int) -> int:
+        """Of each entry: itself, its row's place and the search, in each window; the row, cut at any place. Of C the
+        columns, unless sums are found without; and where rows of A and C begin."""
+        return 4 * (windows * (8 + 32 + 20 * 32) + 600 * 8 + windows * (64 - 8)) + columns * 4 + 16
+
+    assert found["kkspeed"] == hypergraph.Read(read(3, 0), 3.0, 3)
+    assert found["auto"] == hypergraph.Read(read(3, 2400), 3.0, 3)
+    assert found["kkmem"] == found["sort"] == hypergraph.Read(read(7, 2400), 7.0, 7)
+    # 75 windows of 32 entries, records of two bytes, and 100 runs of eight: each has a sector more of B
+    kept = torch.zeros((75 * 24 + 2400 * 2 + 100 * 8) // 4, dtype=torch.int32)
+    found = hypergraph.of_warps(replace(plan, products=kept))
+    assert found["auto"] == hypergraph.Read(4 * kept.numel() + 100 * 32 + 2400 * 4, 25.0, 75)
+
+
+def test_small_rows_are_read_once_on_a_gpu() -> None:
+    """A grid's rows are merged, by ``auto`` and where tables are sorted; dense sums of 25 columns that lie far apart
+    take a window each."""
+    a = fusedmm.data.stencil(50, 50, 50, points=7)
+    plan = fusedmm.spgemm_plan(a, a)
+    found = hypergraph.of_warps(replace(plan, products=plan.products[:0]))
+    assert found["auto"] == found["sort"] and found["auto"].visits == found["kkmem"].visits == 1.0
+    assert found["kkspeed"].visits > 3 and found["kkspeed"].bytes > 3 * found["auto"].bytes
+
+
+def test_rates_stand_beside_what_is_read() -> None:
+    """A line for each case that says what is read: GFLOP/s, flops for a double and products of a window; and what the
+    second could be at most: 2 * 1,000 flops over 16 entries of 8 bytes and 5 pointers, which are 21 doubles."""
+    known = {"us": 10.0, "gflops": 0.2, "flops_per_double": 1.234, "of_window": 1234.5}
+    contenders = {"auto": known, "sort": {**known, "us": 20.0}, answers.COPY: {"us": 4.0}}
+    case = {"graph": "g", "case": "A A with a plan", "rows": 4, "nnz": 16, "products": 1000, "contenders": contenders}
+    document = {"dtype": "f32", "cases": [case, case | {"contenders": {"auto": {"us": 10.0}}}]}
+    lines = answers.read(document).splitlines()
+    assert lines[2:] == ["| g | 0.2, 1.23, 1,234 |  |  | 0.2, 1.23, 1,234 | 95.2 | 40 % |"]
+    assert answers.read({"dtype": "f32", "cases": document["cases"][1:]}) == ""
+
+
 def test_what_plans_keep_stands_where_it_was_measured() -> None:
     """Values by a plan beside cuSPARSE's reuse, what the plan keeps, and what it takes to make one."""
     contenders = {"auto": {"us": 10.0}, "cuSPARSE reuse": {"us": 12.5}, "torch CSR @ CSR": {"us": 99.0}}
