@@ -88,8 +88,8 @@ template <class T> struct attend_args {
     bool early;                    /* COLS may start while the kernel before it still runs */
 };
 
-/* COLS gathers what is one number of a row and head from one place: a row of pairs (lse, delta), a
- * pair a head, then in ADDITIVE a row of pairs (q, lse_rest). A row without weights has lse
+/* COLS gathers what is one number of a row and head from one place: lse and delta side by side, and
+ * in ADDITIVE q and lse_rest behind them, so that they are one load. A row without weights has lse
  * +infinity there, which makes its weights 0. This is how many numbers a head has. */
 static constexpr __host__ __device__ int planes_of(int score)
 {

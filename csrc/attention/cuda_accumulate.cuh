@@ -147,10 +147,10 @@ STEP void accumulate_back(const attend_lane<K> &me, const walk_args<K> &s, int64
     typedef typename K::T T;
     typedef typename K::A A;
     A met = A(0), level = A(0); /* LATE: the batch's sums of dot, and of delta */
-    if (!K::PAIR) subtract_lse(me, s, row, b, scores);
+    if (!K::LATE) subtract_lse(me, s, row, b, scores);
     UNROLLED(f, K::FLY) {
         const A w = b.j[f] & ABSENT ? A(0)
-                                    : exp_of(K::PAIR ? scores.logit[f] - b.lse[f] - b.rest[f]
+                                    : exp_of(K::LATE ? scores.logit[f] - b.lse[f] - b.rest[f]
                                                      : scores.logit[f]);
         const A use = K::EDGES ? w * b.by[f] : w;
         const A t = K::EDGES ? b.by[f] * scores.dot[f] : scores.dot[f];

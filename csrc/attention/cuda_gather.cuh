@@ -68,8 +68,7 @@ template <class K> struct batch {
     A bias[K::FLY];
     typename K::pack_s far_s[K::FLY][K::PS];
     typename K::pack_v far_v[K::FLY][K::PER];
-    A q[K::FLY], rest[K::FLY]; /* LATE: the far row's q; PAIR: its lse_rest */
-    A lse[K::FLY], delta[K::FLY];
+    A lse[K::FLY], delta[K::FLY], q[K::FLY], rest[K::FLY]; /* rest: lse_rest, in LATE */
 };
 
 /* Takes the batch's entries, from the c-th of the chunk on, from the lanes that fetched them. */
@@ -90,20 +89,12 @@ STEP void deal(const attend_lane<K> &me, const walk_args<K> &s, const entry<K::E
     }
 }
 
-/* COLS reads what is one number of a row and head from one place: pairs of lse and delta, then in
- * ADDITIVE pairs of q and lse_rest (stats_of in cuda_join.cuh packs them). */
-template <class A>
-static __device__ __forceinline__ A read_one(const char *stats, uint32_t row, uint32_t bytes)
+/* COLS reads what is one number of a row and head from one place: lse and delta, in ADDITIVE also q
+ * and lse_rest (stats_of in cuda_join.cuh packs them). */
+template <class A, int N> static __device__ __forceinline__ void read_stats(const A *from, A *to)
 {
-    return __ldg(reinterpret_cast<const A *>(row_at(stats, row, bytes)));
-}
-template <class A>
-static __device__ __forceinline__ void read_two(const char *stats, uint32_t row, uint32_t bytes,
-                                                A *first, A *second)
-{
-    A two[2];
-    unpack<A, 2>(load<A, 2>(reinterpret_cast<const A *>(row_at(stats, row, bytes))), two);
-    *first = two[0], *second = two[1];
+    enum { EACH = 16 / sizeof(A) < N ? 16 / sizeof(A) : N };
+    UNROLLED(i, N / EACH) unpack<A, EACH>(load<A, EACH>(from + i * EACH), to + i * EACH);
 }
 
 /* Reads one number of each entry's edge: bias or weight. They are all read before the first is
@@ -126,17 +117,18 @@ STEP void gather(const attend_lane<K> &me, const walk_args<K> &s, const own_numb
     UNROLLED(f, K::FLY) {
         /* An ABSENT entry reads some row inside the operand, which then counts for nothing. */
         const uint32_t at = b->j[f] & ~ABSENT;
-        if (!K::LATE) {
+        if (!K::LATE)
             UNROLLED(i, K::PS)
                 b->far_s[f][i] = load<T, K::VS>(
                     reinterpret_cast<const T *>(row_at(me.far_s, at, s.far_s.row) +
                                                 (K::SCALAR || K::PER == 1 ? 0 : me.offset_s[i])));
-        }
         /* The softmax's statistics belong to a row of A: in COLS that is the far row. */
         if (K::WALK == COLS) {
-            read_two(me.stats, at, stats_row, &b->lse[f], &b->delta[f]);
-            if (K::LATE && !K::PAIR) b->q[f] = read_one<A>(me.stats_q, at, stats_row);
-            if (K::PAIR) read_two(me.stats_q, at, stats_row, &b->q[f], &b->rest[f]);
+            A stats[4];
+            read_stats<A, planes_of(K::SCORE)>(
+                reinterpret_cast<const A *>(row_at(me.stats, at, stats_row)), stats);
+            b->lse[f] = stats[0], b->delta[f] = stats[1];
+            if (K::LATE) b->q[f] = stats[2], b->rest[f] = stats[3];
         } else {
             b->lse[f] = own.lse, b->delta[f] = own.delta;
         }

@@ -31,12 +31,12 @@ static __global__ void __launch_bounds__(BLOCK) stats_of(const __grid_constant__
     const int64_t count = s.rows * s.heads;
     for (int64_t t = this_thread(); t < count; t += all_threads()) {
         const int64_t row = item_of(t, s.heads, s.per_head), head = t - row * s.heads;
-        auto *const to = s.stats + row * s.planes * s.heads;
-        to[2 * head] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));
-        to[2 * head + 1] = __ldg(s.delta.at(row, head, 0));
+        auto *const to = s.stats + t * s.planes;
+        to[0] = lse_of_weights(__ldg(s.lse.at(row, head, 0)));
+        to[1] = __ldg(s.delta.at(row, head, 0));
         if (s.planes == 2) continue;
-        to[2 * (s.heads + head)] = widen(__ldg(s.q.at(row, head, 0)));
-        to[2 * (s.heads + head) + 1] = s.lse_rest.data ? __ldg(s.lse_rest.at(row, head, 0)) : 0;
+        to[2] = widen(__ldg(s.q.at(row, head, 0)));
+        to[3] = s.lse_rest.data ? __ldg(s.lse_rest.at(row, head, 0)) : 0;
     }
 }
 

@@ -27,9 +27,9 @@ template <class K> struct attend_lane {
     int32_t first_head, head;       /* the group's first head; this lane's head */
     bool live;                      /* this lane has a head */
     int32_t column[K::PER];         /* the first of each VEC columns */
-    int32_t offset_s[K::PS], offset_v[K::PER];   /* the same in bytes from the first of them */
-    bool in_s[K::PS], in_v[K::PER];              /* whether the head has these columns */
-    const char *far_s, *far_v, *stats, *stats_q; /* row 0 of what is gathered, at this column */
+    int32_t offset_s[K::PS], offset_v[K::PER]; /* the same in bytes from the first of them */
+    bool in_s[K::PS], in_v[K::PER];            /* whether the head has these columns */
+    const char *far_s, *far_v, *stats;         /* row 0 of what is gathered, at this column */
     uint64_t seed;
 
     __device__ __forceinline__ explicit attend_lane(const attend_args<T> &s)
@@ -58,11 +58,10 @@ template <class K> struct attend_lane {
         far_v = s.far_v.data + head * s.far_v.head;
         if (!SCALAR && (FULL || in_s[0])) far_s += column[0] * sizeof(T);
         if (FULL || in_v[0]) far_v += column[0] * sizeof(T);
-        stats = reinterpret_cast<const char *>(s.stats + 2 * head);
-        stats_q = reinterpret_cast<const char *>(s.stats + 2 * (s.heads + head));
+        stats = reinterpret_cast<const char *>(s.stats + planes_of(K::SCORE) * head);
         /* This keeps the compiler from taking the addresses apart again: the address of each load
          * is then one multiply-add. */
-        asm("" : "+l"(far_s), "+l"(far_v), "+l"(stats), "+l"(stats_q));
+        asm("" : "+l"(far_s), "+l"(far_v), "+l"(stats));
         seed = K::EDGES && s.drops ? (uint64_t)__ldg(s.seed) : 0;
     }
 

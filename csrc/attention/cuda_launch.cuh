@@ -85,8 +85,8 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
 }
 
 /* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
- * exchange sums, for which the number of lanes is then known. So have those of 64 in 16 bits where
- * the arithmetic decides: without, gatv2 in bf16 took longer than in f32. */
+ * exchange sums, for which the number of lanes is then known. So have those of 64 and 128 in 16
+ * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {
@@ -95,9 +95,13 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
                   (TASK::WALK != FORWARD || TASK::SCORE != FMM_ADDITIVE))
         if (fills(s, TASK::SCORE, 8))
             return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, EIGHT>>(exec, s, parts);
-    if constexpr (VEC == 8 && TASK::KIND != WITH_EDGES && TASK::SCORE == FMM_GATV2)
+    constexpr bool BUSY = TASK::SCORE == FMM_GATV2 || TASK::WALK == COLS;
+    if constexpr (VEC == 8 && TASK::KIND != WITH_EDGES && BUSY) {
         if (fills(s, TASK::SCORE, 64))
             return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 3>>(exec, s, parts);
+        if (fills(s, TASK::SCORE, 128))
+            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 4>>(exec, s, parts);
+    }
     launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
 }
 

@@ -92,9 +92,8 @@ static __global__ void __launch_bounds__(BLOCK) node_dots(const __grid_constant_
                         narrow<T>(lse[n] == -A(INFINITY) ? A(0) : gq);
                 /* COLS gathers these four numbers of a row and head from one place. */
                 if (s.packed) {
-                    A *const to = s.packed + i[n] * FMM_NODE_PACKED * s.heads;
-                    to[2 * h[n]] = lse_of_weights(lse[n]), to[2 * h[n] + 1] = delta;
-                    to[2 * (s.heads + h[n])] = q[n], to[2 * (s.heads + h[n]) + 1] = rest[n];
+                    A *const to = s.packed + (i[n] * s.heads + h[n]) * FMM_NODE_PACKED;
+                    to[0] = lse_of_weights(lse[n]), to[1] = delta, to[2] = q[n], to[3] = rest[n];
                 }
             }
         }

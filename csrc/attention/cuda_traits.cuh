@@ -45,12 +45,10 @@ template <class TASK, class SHAPE> struct walk_traits : TASK, SHAPE {
     static constexpr int PS = SCALAR ? 1 : PER, VS = SCALAR ? 1 : VEC;
 
     /* COLS of ADDITIVE needs <gout, v> of no single entry, but only the sum over entries that goes
-     * into gk. Its lanes add up their own products over a batch first and meet once for it. */
+     * into gk. Its lanes add up their own products over a batch first and meet once for it. There q
+     * and lse_rest come with the statistics of a row: a branch around a load makes registers spill.
+     */
     static constexpr bool LATE = SCALAR && WALK == COLS;
-    /* In that walk q comes with the statistics of a row, and lse_rest beside it: a branch around
-     * its load would make registers spill. A head of one lane has registers to spare, so it reads
-     * lse_rest only where it counts, from where it lies. */
-    static constexpr bool PAIR = LATE && BITS != 0;
     /* ROWS of GATV2 also sums the gradient of att. */
     static constexpr bool COLLECT = WALK == ROWS && SCORE == FMM_GATV2;
     /* The next row's own operands are loaded during the current row, where registers suffice. */

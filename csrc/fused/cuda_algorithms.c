@@ -42,6 +42,9 @@ static const fmm_algorithm algorithms[] = {
  * 4,096 and of 8,192 rows, 1.01 to 1.10 on 1,024 x 1,024; 0.93 to 1.10 of 6,144 rows, 0.78 to 1.16
  * of more. With 95 % zeros, on an H200, 0.75 to 0.93 at K 128 and 1.13 at K 32.
  *
+ * Rows that fill half a wave, as 4,096 do, with 85 and 90 % zeros: 1.02 to 1.12 at K 128 and 1.13
+ * to 1.30 at K 64 with less than a million entries, 0.88 to 0.96 and 0.95 to 0.99 with more.
+ *
  * 0.85 of 4,267 x 4,267 with 89 % at K 32: some blocks have 33 rows there, one too many for two
  * groups to share each, and so half of the groups have none. */
 enum { BLOCK_ROWS = 64 };
@@ -55,10 +58,11 @@ static bool may_be_tiled(const fmm_call *call)
     const fmm_csr *a = call->a;
     const int64_t feat = fmm_fusion_of(call)->x->feat;
     const int64_t wave = (int64_t)fmm_cuda_processors(call->index) * BLOCK_ROWS;
-    const bool fills = fills_waves(a->rows, wave);
+    const bool half = a->rows <= wave / 2; /* then two groups share each row */
+    const bool fills = fills_waves(a->rows, half && a->nnz < 1 << 20 ? wave / 2 : wave);
     const double places = (double)a->rows * (double)a->cols, share = (double)a->nnz / places;
     const bool wide = places > 1 << 20 && share >= (fills ? 0.09 : 0.15);
-    const bool few = a->rows <= wave / 2 || (a->rows <= wave && fills);
+    const bool few = half || (a->rows <= wave && fills);
     const bool wins = feat > 32 ? wide : few && share >= 0.04;
     return feat >= 32 && wins && fmm_may_be_tiled(a) && fmm_fused_tiles_supports(call);
 }

@@ -237,23 +237,29 @@ template <class S, bool WIDE> static void launch(const fmm_exec *exec, sddmm_arg
     kernel<<<grid, BLOCK, 0, stream_of(exec)>>>(s);
 }
 
-/* Chooses lanes and loads for a row of b. Fewer lanes mean fewer steps of the butterfly. A small
- * matrix leaves the card half empty, so there all eight rows of a batch are in flight (K 128 on the
- * smallest graphs: 12 instead of 15 us). Packs of 16 bits unpack into twice the registers, which
- * four blocks do not have. */
-template <class T> static void choose_lanes(const fmm_exec *exec, const sddmm_args<T> &s, int vec)
+/* Chooses lanes and loads for a row of b. Fewer lanes mean fewer steps of the butterfly, and more
+ * short rows side by side. Where rows are long, a load for each lane and more lanes took 0.72 to
+ * 0.98 of the time at 64 columns of f32 and 0.77 to 1.04 at 128 (H100). A small matrix leaves the
+ * card half empty, so there all eight rows of a batch are in flight (K 128 on the smallest graphs:
+ * 12 instead of 15 us). Packs of 16 bits unpack into twice the registers, which four blocks do not
+ * have. Sums follow from the lanes, so these follow from the whole matrix. */
+template <class T>
+static void choose_lanes(const fmm_exec *exec, const fmm_csr *a, const sddmm_args<T> &s, bool packs)
 {
-    enum { V = 16 / sizeof(T), BLOCKS = V > 4 ? 3 : 4 };
-    const int64_t n = ceil_div(s.feat, vec);
-    if (vec == V && n <= 2) return launch<group_shape<T, V, 2, 1, 8, BLOCKS>, false>(exec, s);
-    if (vec == V && n <= 4) return launch<group_shape<T, V, 4, 1, 8, BLOCKS>, false>(exec, s);
-    if (vec == V && n <= 8) return launch<group_shape<T, V, 8, 1, 8, 4>, false>(exec, s);
-    if (vec == V && n <= 16) return launch<group_shape<T, V, 8, 2, 2, BLOCKS>, false>(exec, s);
-    if (vec == V && n > 16 && n <= 32 && is_small(s.a.nnz))
-        return launch<group_shape<T, V, 16, 2, 8, 2>, false>(exec, s);
-    if (vec == V && n <= 32) return launch<group_shape<T, V, 16, 2, 2, BLOCKS>, false>(exec, s);
-    if (vec == V && n <= 64) return launch<group_shape<T, V, 32, 2, 2, BLOCKS>, false>(exec, s);
-    if (vec == V) return launch<group_shape<T, V, 32, 2, 4, 2>, true>(exec, s);
+    enum { V = 16 / sizeof(T), BLOCKS = V > 4 ? 3 : 4, FLY = V == 4 ? 4 : 2, FEW = V == 2 ? 4 : 3 };
+    const int64_t n = ceil_div(s.feat, packs ? V : 1);
+    const bool small = is_small(whole_nnz(a)), few = !small && whole_nnz(a) < 32 * whole_rows(a);
+    if (packs && n <= 2) return launch<group_shape<T, V, 2, 1, 8, BLOCKS>, false>(exec, s);
+    if (packs && n <= 4) return launch<group_shape<T, V, 4, 1, 8, BLOCKS>, false>(exec, s);
+    if (packs && n <= 8) return launch<group_shape<T, V, 8, 1, 8, 4>, false>(exec, s);
+    if (packs && n <= 16 && few) return launch<group_shape<T, V, 8, 2, FLY, FEW>, false>(exec, s);
+    if (packs && n <= 16) return launch<group_shape<T, V, 16, 1, 8, 4>, false>(exec, s);
+    if (packs && n <= 32 && few) return launch<group_shape<T, V, 16, 2, FLY, FEW>, false>(exec, s);
+    if (packs && n <= 32 && small) return launch<group_shape<T, V, 16, 2, 8, 2>, false>(exec, s);
+    if (packs && n <= 32) return launch<group_shape<T, V, 32, 1, 4, 4>, false>(exec, s);
+    if (packs && n <= 64) return launch<group_shape<T, V, 32, 2, 2, BLOCKS>, false>(exec, s);
+    if (packs && n <= 128) return launch<group_shape<T, V, 32, 4, FLY, 2>, false>(exec, s);
+    if (packs) return launch<group_shape<T, V, 32, 2, 4, 2>, true>(exec, s);
     if (n <= 8) return launch<group_shape<T, 1, 8, 1, 8, 4>, false>(exec, s);
     if (n <= 32) return launch<group_shape<T, 1, 32, 1, 8, 4>, false>(exec, s);
     if (n <= 128) return launch<group_shape<T, 1, 32, 4, 4, 3>, false>(exec, s);
@@ -281,6 +287,6 @@ template <class T> static fmm_status sddmm_run(const fmm_exec *exec, const fmm_c
 
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(a, sizeof(T), full) && lies_in_packs(b, sizeof(T), full);
-    choose_lanes(exec, s, packs ? full : 1);
+    choose_lanes(exec, call->a, s, packs);
     return cuda_leave("sddmm", exec, before);
 }

@@ -31,13 +31,15 @@ static const fmm_algorithm algorithms[] = {
 };
 
 /* Time of `tiles` over that of `segments` on uniform matrices 10 to 30 % full, one H100. K 32: 0.69
- * to 1.10. K 64 and 128: 0.63 to 1.07 of 2 million places and more, 0.87 to 1.50 of a million. K
- * 256: 0.83 to 1.19, in the mean 0.99, of 50 million places and more, 1.03 to 1.53 of fewer. */
+ * to 1.10. K 64: 0.78 to 1.05 of 2 million places and more. K 128: 0.97 where 20 or 30 % are
+ * full, 0.96 to 1.21 where 10 % are. Of a million places, 0.87 to 1.50 at both. K 256: 0.83 to
+ * 1.19, in the mean 0.99, of 50 million places and more, 1.03 to 1.53 of fewer. */
 static const fmm_algorithm *choose(const fmm_call *call)
 {
     const int64_t feat = call->x->feat, places = call->a->rows * call->a->cols;
+    const bool full = feat <= 64 || feat > 128 || (double)call->a->nnz >= 0.15 * (double)places;
     const bool wins = feat <= 32 || places > (feat <= 128 ? 1 << 20 : 1 << 25);
-    if (feat >= 16 && wins && fmm_may_be_tiled(call->a) && fmm_sddmm_tiles_supports(call))
+    if (feat >= 16 && full && wins && fmm_may_be_tiled(call->a) && fmm_sddmm_tiles_supports(call))
         return &algorithms[2];
     return fmm_sddmm_segments_supports(call) ? &algorithms[1] : &algorithms[0];
 }
