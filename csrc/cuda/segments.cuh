@@ -283,15 +283,15 @@ static inline int bundle_shift(const fmm_exec *exec, int64_t rows, int64_t tiles
     return shift;
 }
 
-/* A bound on the number of items. There are at most rows >> shift bundles of 2^shift rows, and each
- * class of rows may end in a bundle that is not full. Every other item has at least `least`
- * entries: a bundle of fewer rows has 32 of them in all, since its rows are the longer, and a piece
- * has half a segment on the average over its row. Nor are there more of these than rows and pieces.
- */
+/* A bound on the number of items: groups behind the last item cost a launch, though they find
+ * nothing to do. There are at most rows >> shift bundles of 2^shift rows, and each class of rows
+ * may end in a bundle that is not full. A bundle of fewer rows has more than 32 entries in all,
+ * since its rows are the longer. A piece has half a segment, which is 16 entries at least, on the
+ * average over its row. Nor are there more items than rows and pieces. */
 static inline int64_t items_max(const plan_view &plan, int64_t rows, int64_t nnz, int shift)
 {
-    const int64_t least = smaller(plan.segment / 2, SINGLE);
-    return smaller(nnz / least, rows + plan.segments_max) + (rows >> shift) + BUNDLES + 1;
+    const int64_t full = nnz / SINGLE + plan.segments_max / 2 + (rows >> shift);
+    return smaller(full, rows + plan.segments_max) + BUNDLES + 1;
 }
 
 /* Settles the size of bundles, and says how many blocks a launch of groups of LANES lanes takes, of

@@ -45,6 +45,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     constexpr bool ADDS = std::is_same<Reduce, reduce_sum>::value;
     typedef typename std::conditional<VALUES == HEADS, uint32_t, int64_t>::type position;
     const task<LANES> t = find_task<LANES, VALUES == ANY>(s);
+    if (__all_sync(ALL, !t.rows && t.number)) return; /* behind the last item */
     const int lane = t.lane;
     const int32_t column = (int(blockIdx.y) * LANES * PER + lane) * VEC, feat = (int32_t)s.feat_out;
     const int32_t head = t.head;
@@ -235,7 +236,13 @@ template <class T> static bool narrow_tiles_pay(const fmm_exec *exec, const spmm
  * instead of 54 us at K 32); with 7 entries a row they cost 5 to 15 percent. In full matrices they
  * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
  * 96 us at K 128, 143 instead of 158 at K 256). Where there are few rows, 16 entries a row are
- * enough for eight loads (4,000 to 8,000 rows of 19 to 31 entries: 0.94 to 0.99 of the time). */
+ * enough for eight loads (4,000 to 8,000 rows of 19 to 31 entries: 0.94 to 0.99 of the time), and
+ * wider ones of x take two of them each (4,000 rows, K 256: 20.2 instead of 21.0 us, H100).
+ *
+ * Between these, rows of 16 entries fill four loads twice, in matrices of few entries rows of eight
+ * (0.16 M, 9 a row: 22.0 instead of 23.3 us at K 128, 34.8 instead of 36.7 at K 256, H100). Rows of
+ * 64 entries fill groups of eight lanes, of which more share L1 (1.0 M, 88 a row: 104 instead of
+ * 107 us at K 256, 192 instead of 197 at K 512). */
 template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_args<T> &s, int vec)
 {
     enum { V = 16 / sizeof(T), LONG_ROWS = 256, FULL = 32, FLY = 32 / V, BLOCKS = V == 4 ? 3 : 4 };
@@ -246,21 +253,22 @@ template <class T> static void choose_lanes(const fmm_exec *exec, const spmm_arg
             return launch_segments<T, V, 8, 1, FLY, BLOCKS>(exec, s);
     if constexpr (sizeof(T) == 4)
         if (vec == V && n > 4 && s.a.nnz >= (few && n > 8 ? 16 : LONG_ROWS) * s.a.rows) {
-            const bool full = few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols);
-            if (n <= 8) return launch_segments<T, V, 8, 1, 8, 3>(exec, s);
-            if (n <= 16) return launch_segments<T, V, 16, 1, 8, 3>(exec, s);
-            if (full && n <= 32) return launch_segments<T, V, 32, 1, 8, 3>(exec, s);
-            if (full) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+            if (few && n > 32) return launch_segments<T, V, 32, 2, 4, 3>(exec, s);
+            if (n <= 16 || few || s.a.nnz * FULL >= s.a.rows * int64_t(s.a.cols))
+                return for_least<8, 16, 32>(
+                    n, [&](auto lanes) { launch_segments<T, V, lanes, 1, 8, 3>(exec, s); });
             return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
         }
-    if (vec == V && n <= 2) return launch_segments<T, V, 2, 1, 4, 4>(exec, s);
-    if (vec == V && n <= 4) return launch_segments<T, V, 4, 1, 4, 4>(exec, s);
-    if (vec == V && n <= 8) return launch_segments<T, V, 8, 1, 4, 4>(exec, s);
-    if (vec == V && n <= 16) return launch_segments<T, V, 16, 1, 4, 4>(exec, s);
+    if (vec == V && n <= 16)
+        return for_least<2, 4, 8, 16>(
+            n, [&](auto lanes) { launch_segments<T, V, lanes, 1, 4, 4>(exec, s); });
     if (vec == V && few) return launch_segments<T, V, 32, 1, 4, 4>(exec, s);
+    const bool small = s.a.nnz < 1 << 18;
     if constexpr (sizeof(T) == 4) /* rows of middling length */
-        if (vec == V && n > 32 && s.a.nnz >= 16 * s.a.rows && s.a.nnz < 1 << 20)
-            return launch_segments<T, V, 16, 2, 4, 3>(exec, s);
+        if (vec == V && (small || n > 32) && s.a.nnz < 1 << 20 &&
+            s.a.nnz >= (small ? 8 : 16) * s.a.rows)
+            return s.a.nnz >= 64 * s.a.rows ? launch_segments<T, V, 8, 2, 4, 3>(exec, s)
+                                            : launch_segments<T, V, 16, 2, 4, 3>(exec, s);
     if (vec == V) return launch_segments<T, V, 16, 2, 2, 4>(exec, s);
     if (vec == V / 2) return choose_narrow<T, V / 2>(exec, s, n);
     choose_narrow<T, 1>(exec, s, n);

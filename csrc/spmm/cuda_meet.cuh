@@ -128,10 +128,7 @@ static void launch_meeting(const fmm_exec *exec, Kernel kernel, dim3 grid, const
                            uint32_t *tickets, int64_t each)
 {
     const cudaStream_t stream = stream_of(exec);
-    if (!s.plan.long_rows_max) {
-        kernel<<<grid, BLOCK, 0, stream>>>(s);
-        return;
-    }
+    if (!s.plan.long_rows_max) return kernel<<<grid, BLOCK, 0, stream>>>(s);
     const int64_t count = each * s.plan.segments_max;
     clear_tickets<<<(unsigned)smaller(ceil_div(count, BLOCK), CLEARS), BLOCK, 0, stream>>>(tickets,
                                                                                            count);
