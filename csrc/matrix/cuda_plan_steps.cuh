@@ -9,9 +9,9 @@
  *
  * `lines` has a number for each class, one for the slots of long rows, and one for each step by
  * which pieces are ordered. Every block adds up those of all blocks for itself: they are so few
- * that the loads are in flight together, and one block that did it for all took longer than all
- * else. ptr and lines are read through the caches, not past them, since the same launch has just
- * written them. */
+ * that the loads are in flight together, while all blocks would wait for one that did it for them.
+ * ptr and lines are read through the caches, not past them, since the same launch has just written
+ * them. */
 #pragma once
 
 #include "cuda_plan.cuh"
