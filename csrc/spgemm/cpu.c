@@ -137,7 +137,7 @@ spgemm_sort *const FMM_JOIN(fmm_spgemm_sort, FMM_ISA) = sort_row;
 enum {
     ALIKE_STEPS = 256,     /* of a row, at most */
     ALIKE_PRODUCTS = 2048, /* the same */
-    ALIKE_ROWS = 4,        /* that follow each other, at least: it takes time to learn from one */
+    ALIKE_FAILURES = 4,    /* after which no more is learned in a chunk */
     ALIKE_LANES = 8,       /* of float32: fewer gain nothing */
 };
 

@@ -38,9 +38,10 @@ fmm_status fmm_spgemm_check(const fmm_exec *exec, const fmm_csr *a, const fmm_cs
 /* ---- the numeric phase ---- */
 
 enum {
-    SPGEMM_FIRST = 512, /* entries in the first table of a hashed row */
-    SPGEMM_SPACE = 4,   /* slots of a table for each entry, at least */
-    SPGEMM_AHEAD = 8,   /* a row of B is fetched so many entries of A before its use */
+    SPGEMM_FIRST = 512,    /* entries in the first table of a hashed row */
+    SPGEMM_SPACE = 4,      /* slots of a table for each entry, at least */
+    SPGEMM_AHEAD = 8,      /* a row of B is fetched so many entries of A before its use */
+    FMM_SPGEMM_ALIKE = 32, /* rows of a run, at least: to learn from one takes as long as 8 to 20 */
 };
 
 typedef enum spgemm_kind { SPGEMM_AUTO, SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT } spgemm_kind;

@@ -93,11 +93,24 @@ static bool follows_before(const symbolic *s, int64_t i)
 /* Looks which of rows [first, last) of C follow the row before. */
 static void look_following(int64_t first, int64_t last, void *ctx)
 {
-    symbolic *s = ctx;
-    int64_t following = 0;
-    for (int64_t i = first; i < last; i++)
-        following += s->follows[i] = i > 0 && follows_before(s, i);
-    atomic_fetch_add_explicit(&s->following, following, memory_order_relaxed);
+    const symbolic *const s = ctx;
+    for (int64_t i = first; i < last; i++) s->follows[i] = i > 0 && follows_before(s, i);
+}
+
+/* Of the rows that follow each other, those in runs of which it pays to learn (cpu_alike.inc), and
+ * how many rows such runs have. */
+static int64_t keep_long_runs(uint8_t *follows, int64_t rows)
+{
+    int64_t found = 0;
+    for (int64_t i = 0, next; i < rows; i = next) {
+        const uint8_t *const other = memchr(follows + i + 1, 0, (size_t)(rows - i - 1));
+        next = other ? other - follows : rows;
+        if (next - i < FMM_SPGEMM_ALIKE)
+            memset(follows + i, 0, (size_t)(next - i));
+        else
+            found += next - i;
+    }
+    return found;
 }
 
 /* Counts products of rows [first, last) of A. Indices that are out of range have none. What a
@@ -208,10 +221,9 @@ static fmm_status find_shapes(const fmm_exec *exec, symbolic *s)
         if (s->shapes[k] >> 32 < (uint64_t)k) s->shapes[k] = like + (uint32_t)s->shapes[k];
     }
     if (s->following <= half) return FMM_OK;
-    s->following = 0;
     s->follows = follows;
     fmm_parallel(exec, s->a->rows, look_following, s);
-    if (s->following <= s->a->rows / 2) s->follows = NULL;
+    if (keep_long_runs(follows, s->a->rows) <= s->a->rows / 2) s->follows = NULL;
     return FMM_OK;
 }
 

@@ -70,7 +70,7 @@ struct symbolic {
      * alike but for a shift. */
     uint64_t *shapes;
     uint8_t *follows; /* of rows of A: whether C's row is that before, shifted; or NULL: few are */
-    atomic_llong following; /* rows of B, then of A, that are like the one before */
+    atomic_llong following; /* rows of B that are like the one before */
     bool alike;             /* rows of A have as many products as the row before, mostly */
     int64_t total, longest; /* products of all rows, and of one */
     size_t lent;            /* bytes of memory so far */

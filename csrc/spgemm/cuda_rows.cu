@@ -57,7 +57,8 @@ struct team {
         if (members > 1)
             asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(members * WARP) : "memory");
     }
-    /* As agreed (cuda_group.cuh), among the team, which has met since it read `room`. */
+    /* The shape that the team's leader has, for all of the team, which must have met since the last
+     * call: each member may have read another one. */
     __device__ __forceinline__ row_shape agreed_shape(const row_shape &r, row_shape *room) const
     {
         if (members == 1) return r;

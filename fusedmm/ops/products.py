@@ -63,9 +63,9 @@ def _values_like(idx: Tensor, val: Tensor, other: Tensor) -> Tensor:
     return (val if val.dtype.is_floating_point else other).new_empty(idx.size(0))
 
 
-# How ``products`` are laid out (csrc/spgemm/cuda_kept.cu). A plan that was saved with another layout goes without them:
-# its values are the same, and take longer.
-LAYOUT = 2
+# How ``products`` are laid out (csrc/spgemm/cuda_kept.cu, cpu_look.c). A plan that was saved with another layout, or on
+# another kind of device, goes without them: its values are the same, and take longer.
+LAYOUT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +109,17 @@ class SpGEMMPlan(Generic[M]):
         if not torch.compiler.is_compiling() and self._written() != self._writes:
             raise ValueError("spgemm: the structure of a matrix was written to since its plan or product was made")
 
+    def _layout(self) -> tuple[int, str]:
+        return LAYOUT, self.products.device.type
+
     def __getstate__(self) -> dict[str, Any]:
         self._require_unwritten()  # a copy would not know
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"layout": LAYOUT}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"layout": self._layout()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for f in fields(self):
             object.__setattr__(self, f.name, state[f.name])
-        if state.get("layout") != LAYOUT:
+        if state.get("layout") != self._layout():
             object.__setattr__(self, "products", self.products[:0])
         self.__post_init__()
 

@@ -109,11 +109,16 @@ def test_pytorch_and_cupy_coalesce_repeated_entries_first():
 SORTED_ON = """
 import hashlib, sys, torch, fusedmm
 sys.path.insert(0, "tests")
+from fusedmm.data import stencil
 from support.spgemm_oracle import random_csr
 torch.manual_seed(0)
 found = hashlib.sha256()
-for sizes in ((50, 70, 400), (90, 30, 900), (20, 9000, 6000), (300, 300, 900)):
-    a, b = random_csr(40, sizes[0], 300), random_csr(*sizes)
+pairs = [(random_csr(40, n, 300), random_csr(n, m, nnz))
+         for n, m, nnz in ((50, 70, 400), (90, 30, 900), (20, 9000, 6000), (300, 300, 900))]
+for grid, points in (((9, 60), 5), ((9, 60), 9), ((4, 5, 50), 27)):
+    adj = stencil(*grid, points=points)
+    pairs.append([adj.with_values(torch.randn(adj.nnz))] * 2)
+for a, b in pairs:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         c = fusedmm.spgemm(a.to(dtype=dtype), b.to(dtype=dtype))
         for t in (c.ptr, c.idx, c.val.view(torch.int16)):
@@ -123,7 +128,8 @@ print(found.hexdigest())
 
 
 def test_every_instruction_set_gives_the_same_bits():
-    """Rows of a whole product are sorted by a set's own vectors; an ``auto`` of another set runs in another process."""
+    """Rows of a whole product are sorted, and rows that are alike added up, by a set's own vectors; an ``auto`` of
+    another set runs in another process."""
     found = set()
     sets = {
         "scalar",

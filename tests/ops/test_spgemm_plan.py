@@ -14,6 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import fusedmm
 from fusedmm import CSR
 from fusedmm.data import stencil
+from fusedmm.ops.products import LAYOUT
 
 
 def values(adj):
@@ -153,10 +154,13 @@ def test_plans_are_frozen_copied_and_pickled():
     assert torch.equal(torch.load(file, weights_only=True)(a.val, b.val).val, exact)
 
 
-def test_a_plan_that_an_older_version_saved_goes_without_its_products(device):
+@pytest.mark.parametrize("layout", [1, (LAYOUT - 1, "cpu"), (LAYOUT, "meta")])
+def test_a_plan_of_another_layout_or_device_goes_without_its_products(device, layout):
     a, b = random_csr(60, 50, 300, device=device), random_csr(50, 80, 400, device=device)
     plan = fusedmm.spgemm_plan(a, b)
-    state = plan.__getstate__() | {"products": torch.full((1000,), 7, dtype=torch.int32, device=device), "layout": 1}
+    kept = torch.full((1000,), 7, dtype=torch.int32, device=device)
+    assert plan.__getstate__()["layout"] == (LAYOUT, torch.device(device).type)
+    state = plan.__getstate__() | {"products": kept, "layout": layout}
     older = object.__new__(type(plan))
     older.__setstate__(state)
     assert older.products.numel() == 0
