@@ -13,7 +13,7 @@
 #include "../cuda/device.h"
 
 /* Each block adds up the counts of all, so there are few, of many threads, and no more of them than
- * multiprocessors: then all are there at once on any card. */
+ * multiprocessors: then all are there at once, which the launch asks for. */
 enum { BLOCKS_MAX = 128, THREADS_MIN = 512, THREADS_MAX = WARPS_MAX * WARP };
 
 static __global__ void __launch_bounds__(THREADS_MAX)

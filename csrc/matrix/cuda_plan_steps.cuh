@@ -1,8 +1,8 @@
 /* The two steps of making a plan: a stable counting sort of the rows by their length class. All
  * blocks take both, in one launch, and all must have ended the first before the second begins.
  *
- *     rows          | warp 0 | warp 1 | ... | warp 7 | warp 0 | ...     a stretch of rows each
- *                   |             block 0            |  block 1
+ *     rows          | warp 0 | warp 1 | ... | last warp | warp 0 | ...     a stretch of rows each
+ *                   |              block 0              |  block 1
  *     count_rows    lines[block][class]: how many rows of the class the block has
  *     wait_for_all
  *     place_rows    where the first of them go; order, first, segments, starts; the header
