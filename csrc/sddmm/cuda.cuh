@@ -242,7 +242,7 @@ template <class S, bool WIDE> static void launch(const fmm_exec *exec, sddmm_arg
  * 0.98 of the time at 64 columns of f32 and 0.77 to 1.04 at 128 (H100). A small matrix leaves the
  * card half empty, so there all eight rows of a batch are in flight (K 128 on the smallest graphs:
  * 12 instead of 15 us). Packs of 16 bits unpack into twice the registers, which four blocks do not
- * have. Sums follow from the lanes, so these follow from the whole matrix. */
+ * have. The order of a sum depends on the lanes, so lanes are chosen from the whole matrix. */
 template <class T>
 static void choose_lanes(const fmm_exec *exec, const fmm_csr *a, const sddmm_args<T> &s, bool packs)
 {

@@ -237,7 +237,7 @@ template <class T> static bool narrow_tiles_pay(const fmm_exec *exec, const spmm
  * find most rows of x in L1, and wide groups share them the better (the same graph: 77 instead of
  * 96 us at K 128, 143 instead of 158 at K 256). Where there are few rows, 16 entries a row are
  * enough for eight loads (4,000 to 8,000 rows of 19 to 31 entries: 0.94 to 0.99 of the time), and
- * wider ones of x take two of them each (4,000 rows, K 256: 20.2 instead of 21.0 us, H100).
+ * wider ones of x take two loads each (4,000 rows, K 256: 20.2 instead of 21.0 us, H100).
  *
  * Between these, rows of 16 entries fill four loads twice, in matrices of few entries rows of eight
  * (0.16 M, 9 a row: 22.0 instead of 23.3 us at K 128, 34.8 instead of 36.7 at K 256, H100). Rows of
