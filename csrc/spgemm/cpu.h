@@ -41,7 +41,7 @@ enum {
     SPGEMM_FIRST = 512,    /* entries in the first table of a hashed row */
     SPGEMM_SPACE = 4,      /* slots of a table for each entry, at least */
     SPGEMM_AHEAD = 8,      /* a row of B is fetched so many entries of A before its use */
-    FMM_SPGEMM_ALIKE = 32, /* rows of a run, at least: to learn from one takes as long as 8 to 20 */
+    FMM_SPGEMM_ALIKE = 32, /* rows of a run that are learned from, at least */
 };
 
 typedef enum spgemm_kind { SPGEMM_AUTO, SPGEMM_DENSE, SPGEMM_HASH, SPGEMM_SORT } spgemm_kind;

@@ -77,8 +77,7 @@ class SpGEMMPlan(Generic[M]):
         c: the pattern of the product, or of its mask.
         schedule: int64, opaque: how the rows are shared out.
         colours: int32 [rows], of rows that share no column; empty but for "kkmcr" and "kkmcw".
-        products: int32, opaque, for "auto": on CUDA where each product goes, two bytes and more of each; on a CPU which
-            rows of c follow the row before, a byte of each row, if many do.
+        products: int32, opaque, for "auto": where each goes (CUDA), or which rows of c are as the one before (a CPU).
         masked: whether c is a mask.
         algorithm: the name that it was made with.
 
@@ -109,17 +108,14 @@ class SpGEMMPlan(Generic[M]):
         if not torch.compiler.is_compiling() and self._written() != self._writes:
             raise ValueError("spgemm: the structure of a matrix was written to since its plan or product was made")
 
-    def _layout(self) -> tuple[int, str]:
-        return LAYOUT, self.products.device.type
-
     def __getstate__(self) -> dict[str, Any]:
         self._require_unwritten()  # a copy would not know
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"layout": self._layout()}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"layout": (LAYOUT, self.products.device.type)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for f in fields(self):
             object.__setattr__(self, f.name, state[f.name])
-        if state.get("layout") != self._layout():
+        if state.get("layout") != (LAYOUT, self.products.device.type):
             object.__setattr__(self, "products", self.products[:0])
         self.__post_init__()
 
@@ -241,8 +237,8 @@ class Whole(Generic[M]):
         a, b, want = self.a, self.b, WANT["sorted"] if self.sorted else WANT["unsorted"]
         ones = torch.ones(a.nnz, dtype=torch.float32, device=a.device) if first is None and second is None else first
         given = [a.none if t is None else t for t in (ones, second)]
-        keep = a.device.type == "cpu"  # where it costs nothing
-        ptr, idx, self.schedule, self.products, val = _found(a, b, want, keep, *given)
+        # What a plan keeps costs a CPU nothing.
+        ptr, idx, self.schedule, self.products, val = _found(a, b, want, a.device.type == "cpu", *given)
         eid = idx.new_empty(0) if a.eid.numel() else a.eid  # none; what is there already takes a GPU's host no time
         self.parts = ptr, idx, eid
         self.writes = _written(a, b, self.parts)
@@ -261,8 +257,7 @@ class Whole(Generic[M]):
         """The plan, once the structure was found."""
         if self.found is None:
             c = self.c(None)
-            none = c.idx.new_empty(0)
-            kept = self.schedule, none, self.products
+            kept = self.schedule, c.idx.new_empty(0), self.products
             self.found = SpGEMMPlan(self.a.pattern(), self.b.pattern(), c, *kept, False, "auto")
             object.__setattr__(self.found, "_writes", self.writes)
         return self.found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,19 @@ import pytest
 import torch
 
 import fusedmm
-from benchmarks import absolute, answers, attention_report, hypergraph, plots, store
+from benchmarks import (
+    absolute,
+    answers,
+    attention_report,
+    bench_spgemm,
+    hypergraph,
+    jobs,
+    plots,
+    report,
+    store,
+    table,
+)
+from benchmarks.harness import Clock
 
 
 def test_shares_of_a_copy_are_of_those_that_ran() -> None:
@@ -170,3 +183,32 @@ def test_tables_of_attention_say_what_they_should(tmp_path: Path) -> None:
         f"| H100 | {about} | 24.0 µs, 9.00 MiB | torch.sparse | 2.0 |",
         f"| H200 | {about} |  | none ran |  |",
     ]
+
+
+def test_what_windows_read_on_a_gpu_goes_into_files_and_a_picture(tmp_path: Path) -> None:
+    """What a run on CUDA knows of each algorithm, beside times of a CPU: the model reads the structure alone."""
+    pytest.importorskip("tqdm")
+    pytest.importorskip("matplotlib")
+
+    def measured(name: str, adj: fusedmm.CSR, options: jobs.Options) -> Iterator[jobs.Job]:
+        a = adj.with_values(torch.rand(adj.nnz))
+        moved, of = bench_spgemm.read_by_warps(a, a)
+        for job in bench_spgemm.jobs(name, adj, options):
+            yield replace(job, facts=job.facts | moved, of=of)
+
+    options = jobs.Options(seconds=0.0, graphs=("5-point 9^2",), cases=(bench_spgemm.PLANNED,))
+    document = {"op": "spgemm", "device": "cpu", "dtype": "f32", "suite": "graphs"}
+    document["conditions"] = report.conditions("cpu", Clock("cpu"))
+    made = jobs.collect(measured, document, options, tmp_path / "partial.json")
+    (found,) = made["cases"]
+    auto, copy = (found["contenders"][name] for name in ("auto", bench_spgemm.COPY))
+    assert auto["visits"] == 1.0 and auto["gbs"] > 0 and "flops_per_double" not in found["contenders"]["scipy"]
+    size = 8 * (2 * found["nnz"] + found["nnz_c"]) + 24 * found["rows"]
+    assert found["moved"][bench_spgemm.COPY] == size and copy["gbs"] == round(1e-3 * size / copy["us"], 1)
+    reads = 16 * found["products"] / auto["flops_per_double"]
+    assert found["moved"]["auto"] == pytest.approx(reads + 4 * found["nnz_c"], rel=2e-3)
+    table.save(made, tmp_path / "spgemm.json")
+    table.plot(made, tmp_path / "spgemm.png")
+    text = (tmp_path / "spgemm.md").read_text()
+    assert "| flops per double read | products of a window | windows of an entry of A |" in text
+    assert "| flops per double, at most |" in text and (tmp_path / "spgemm-bandwidth.png").exists()

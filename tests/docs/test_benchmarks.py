@@ -7,7 +7,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from benchmarks import (
     bench_forms,
     bench_fused,
     bench_sddmm,
-    bench_spgemm,
     bench_spmm,
     case,
     check,
@@ -106,35 +104,6 @@ def test_benchmarks_run_within_bounds(
         pytest.importorskip("matplotlib")
         plots.beside(made, tmp_path / "spgemm.png", tmp_path / "none.json")
         assert {"spgemm-profiles.png", "spgemm-model.png"} <= {path.name for path in tmp_path.iterdir()}
-
-
-def test_what_windows_read_on_a_gpu_goes_into_files_and_a_picture(tmp_path: Path) -> None:
-    """What a run on CUDA knows of each algorithm, beside times of a CPU: the model reads the structure alone."""
-    pytest.importorskip("tqdm")
-    pytest.importorskip("matplotlib")
-
-    def measured(name: str, adj: fusedmm.CSR, options: jobs.Options) -> Iterator[jobs.Job]:
-        a = adj.with_values(torch.rand(adj.nnz))
-        moved, of = bench_spgemm.read_by_warps(a, a)
-        for job in bench_spgemm.jobs(name, adj, options):
-            yield replace(job, facts=job.facts | moved, of=of)
-
-    options = jobs.Options(seconds=0.0, graphs=("5-point 9^2",), cases=(bench_spgemm.PLANNED,))
-    document = {"op": "spgemm", "device": "cpu", "dtype": "f32", "suite": "graphs"}
-    document["conditions"] = report.conditions("cpu", Clock("cpu"))
-    made = jobs.collect(measured, document, options, tmp_path / "partial.json")
-    (found,) = made["cases"]
-    auto, copy = (found["contenders"][name] for name in ("auto", bench_spgemm.COPY))
-    assert auto["visits"] == 1.0 and auto["gbs"] > 0 and "flops_per_double" not in found["contenders"]["scipy"]
-    size = 8 * (2 * found["nnz"] + found["nnz_c"]) + 24 * found["rows"]
-    assert found["moved"][bench_spgemm.COPY] == size and copy["gbs"] == round(1e-3 * size / copy["us"], 1)
-    reads = 16 * found["products"] / auto["flops_per_double"]
-    assert found["moved"]["auto"] == pytest.approx(reads + 4 * found["nnz_c"], rel=2e-3)
-    table.save(made, tmp_path / "spgemm.json")
-    table.plot(made, tmp_path / "spgemm.png")
-    text = (tmp_path / "spgemm.md").read_text()
-    assert "| flops per double read | products of a window | windows of an entry of A |" in text
-    assert "| flops per double, at most |" in text and (tmp_path / "spgemm-bandwidth.png").exists()
 
 
 def test_fused_measures_pruned_layers_forward_with_their_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
