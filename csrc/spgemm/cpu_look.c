@@ -97,8 +97,8 @@ static void look_following(int64_t first, int64_t last, void *ctx)
     for (int64_t i = first; i < last; i++) s->follows[i] = i > 0 && follows_before(s, i);
 }
 
-/* Of the rows that follow each other, those in runs of which it pays to learn (cpu_alike.inc), and
- * how many rows such runs have. */
+/* Keeps the rows that follow each other in runs so long that it pays to learn from one
+ * (cpu_alike.inc); the others no longer count. Answers how many rows such runs have. */
 static int64_t keep_long_runs(uint8_t *follows, int64_t rows)
 {
     int64_t found = 0;

@@ -66,7 +66,7 @@ template <int WARPS> static __device__ __forceinline__ int added(int v, int *sum
     return *sum;
 }
 
-/* What the group's first thread has, in every thread. A block has to agree in this way on what it
+/* Gives every thread what the group's first one has. A block has to agree in this way on what it
  * read of a matrix before that decides where it meets: another stream may write the matrix
  * meanwhile, and warps that read different numbers would wait for each other forever. The lanes of
  * a warp agree without, since one load of one address gives all of them the same. */
