@@ -160,15 +160,21 @@ static __global__ void __launch_bounds__(BLOCK, 4)
     numeric_rows(const numeric_args s, const row_work w)
 {
     __shared__ row_shape shapes[WARPS]; /* of teams' windows */
+    __shared__ row_read reads[WARPS + 1]; /* of each warp's row, and of the block's */
     const int warp = threadIdx.x / WARP, byte = warp * warp_bytes<A>();
     const bool repeats = __ldg(s.schedule) != 1;
     for_rows(w, [&](int64_t i, int k, int stripe) {
-        /* A warp that computes alone has no team, also if A has changed since. */
-        row_read whole = row_read::of(s, i, k > 1);
-        if (k > 1) whole = agreed<WARPS>(whole);
-        const row_parts &parts = whole.parts;
-        const row_shape &row = whole.shape;
-        const int64_t begin = whole.begin;
+        /* A warp that computes alone has no team, also if A has changed since. One thread reads, so
+         * that all who work on the row agree on it. */
+        const bool block = k > 1;
+        const auto meet = [&] { block ? __syncthreads() : __syncwarp(); };
+        row_read *const whole = reads + (block ? WARPS : warp);
+        meet(); /* all have read what it was before */
+        if (threadIdx.x % (block ? BLOCK : WARP) == 0) *whole = row_read::of(s, i, block);
+        meet();
+        const row_parts parts = whole->parts;
+        const row_shape &row = whole->shape;
+        const int64_t begin = whole->begin;
         const int members = parts.members, teams = k > 1 ? WARPS / members : 1;
         const team of = {members, warp % members, 1 + warp / members};
         const int64_t each =
