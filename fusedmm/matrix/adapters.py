@@ -147,13 +147,22 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
     )
 
 
-def lent(adj: Any, x: Any, size: Size) -> CSR:
-    """Does what ``as_csr`` does for one product with x: where no gradient keeps the values of a sparse tensor, they are
-    not copied."""
-    if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
+def operand(op: str, name: str, adj: Any, size: Size = None) -> CSR:
+    """Does what ``as_csr`` does for an argument of an operator, both of which its errors then name."""
+    try:
         return as_csr(adj, size=size)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{op}: {name}: {error}") from None
+
+
+def lent(op: str, name: str, adj: Any, x: Any, size: Size) -> CSR:
+    """Does what ``operand`` does for one product with x: where no gradient keeps the values of a sparse tensor, they
+    are not copied."""
+    if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
+        return operand(op, name, adj, size)
     known: CSR | None = _recall(_known, adj, _mark(adj), adj.shape, True)
-    return as_csr(adj, size=size) if known is None else known.with_values(as_values(adj.values()))
+    return operand(op, name, adj, size) if known is None else known.with_values(as_values(adj.values()))
 
 
 def _is_free(*operands: Any) -> bool:

@@ -193,7 +193,7 @@ def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str
     if val is None:
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
-        found = getattr(val, "dtype", type(val).__name__)
+        found = val.dtype if isinstance(val, Tensor) else type(val).__name__
         whole = isinstance(val, Tensor) and (val.dtype in INTEGERS or val.dtype == torch.bool)
         mend = f"; give {name}.float(), which constructors do by themselves, once" if whole else ""
         kinds = "float32, float64, float16 or bfloat16"

@@ -29,7 +29,7 @@ from fusedmm._lib import (
     ops,
     sums_dtype,
 )
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
@@ -196,7 +196,7 @@ def attention(
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
     if type(adj) is not CSR:
-        adj = as_csr(adj, size=rows_of(v, q))
+        adj = operand("attention", "adj", adj, rows_of(v, q))
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = operands_of(adj, q, k, v, score, att, bias, edge_weight)

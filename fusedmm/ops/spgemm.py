@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured, outside
 from fusedmm.ops.products import COMPILED, SpGEMMPlan, make_plan, multiply, require_fit
@@ -47,7 +47,8 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         tensor([[ 2., 16.],
                 [ 0., 18.]])
     """
-    return make_plan(as_csr(a), as_csr(b), algorithm, sorted, None if mask is None else as_csr(mask))
+    a, b, mask = _matrices("spgemm_plan", a, b, mask)
+    return make_plan(a, b, algorithm, sorted, mask)
 
 
 def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask: Any = None) -> CSR:
@@ -87,7 +88,12 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         tensor([[1., 8.],
                 [0., 9.]])
     """
-    return multiply(as_csr(a), as_csr(b), algorithm, sorted, None if mask is None else as_csr(mask))
+    a, b, mask = _matrices("spgemm", a, b, mask)
+    return multiply(a, b, algorithm, sorted, mask)
+
+
+def _matrices(op: str, a: Any, b: Any, mask: Any) -> tuple[CSR, CSR, CSR | None]:
+    return operand(op, "a", a), operand(op, "b", b), None if mask is None else operand(op, "mask", mask)
 
 
 def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
@@ -116,9 +122,9 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
     if torch.compiler.is_dynamo_compiling():
         made: CSR = outside(COMPILED, triple_product, r, a, p, order=order)
         return made
-    r, a, p = as_csr(r), as_csr(a), as_csr(p)
-    require_fit(r, a, None)
-    require_fit(a, p, None)
+    r, a, p = (operand("triple_product", name, adj) for name, adj in (("r", r), ("a", a), ("p", p)))
+    require_fit(r, a, None, "triple_product", "r", "a")
+    require_fit(a, p, None, "triple_product", "a", "p")
     if order == "left" or (order == "auto" and left_has_fewer(r, a, p)):
         return spgemm(spgemm(r, a, sorted=False), p)  # the first product may be in any order
     return spgemm(r, spgemm(a, p, sorted=False))

@@ -57,7 +57,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto", o
     """
     if type(adj) is not CSR:
         try:
-            adj = lent(adj, x, rows_of(x))
+            adj = lent("spmm", "adj", adj, x, rows_of(x))
         except ValueError as error:
             if not isinstance(x, Tensor) or x.dim() != 3:
                 raise
