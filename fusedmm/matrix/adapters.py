@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
 from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
-from fusedmm.matrix.arguments import OF_A_SIZE, is_strided, refuse, require_shape, require_size
+from fusedmm.matrix.arguments import OF_A_SIZE, is_strided, refuse, require_flags, require_shape, require_size
 from fusedmm.matrix.compress import EDGE_PLACES, is_outside, require_inside
 from fusedmm.matrix.constructors import from_edges, from_parts
 from fusedmm.matrix.csr import CSR
@@ -107,7 +107,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
         must be done with a sparse tensor too, since ``torch.compile`` takes none as an argument.
 
     Raises:
-        TypeError: something else.
+        TypeError: something else, or a check that is neither True nor False.
         ValueError: malformed content; the text has the index and the value.
 
     Example:
@@ -116,11 +116,14 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
     """
     if others:
         refuse("as_csr", others, **OF_A_SIZE)
+    if type(check) is not bool and check != DEFERRED:
+        require_flags("as_csr", check=check)
     if isinstance(adj, CSR):
         return adj
     require_untraced()  # also where it was seen before: a trace is of any edge_index
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
+    check = bool(check)  # an edge_index alone may be checked later
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
         return _from_tuple(adj, check)
     module = type(adj).__module__

@@ -110,6 +110,17 @@ OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num
 OF_A_SIZE |= _OF_VALUES
 
 
+def require_flags(function: str, **flags: Any) -> None:
+    """Requires True or False of arguments that are one or the other: as a condition, the text "no" would be true.
+
+    Raises:
+        TypeError: something else.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{function}: {name} must be True or False, not {flag!r}")
+
+
 def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")

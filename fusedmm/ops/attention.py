@@ -30,7 +30,7 @@ from fusedmm._lib import (
     sums_dtype,
 )
 from fusedmm.matrix.adapters import operand
-from fusedmm.matrix.arguments import require_number
+from fusedmm.matrix.arguments import require_flags, require_number
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
 from fusedmm.ops.autograd import Step
@@ -191,6 +191,8 @@ def attention(
     for name, number in (("scale", 0.0 if scale is None else scale), ("slope", slope), ("dropout", dropout)):
         if type(number) is not float:
             require_scalar("attention", name, number)
+    if not (type(training) is type(return_lse) is type(return_weights) is bool):  # without a call, as they mostly are
+        require_flags("attention", training=training, return_lse=return_lse, return_weights=return_weights)
     if scale is not None and score not in ("dot", "cosine"):
         raise ValueError(f"attention: scale is of dot and cosine scores, not of {score}")
     if not 0.0 <= dropout <= 1.0:

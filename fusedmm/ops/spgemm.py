@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fusedmm.matrix.adapters import operand
+from fusedmm.matrix.arguments import require_flags
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured, outside
 from fusedmm.ops.products import COMPILED, SpGEMMPlan, make_plan, multiply, require_fit
@@ -35,7 +36,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         in up to three times the memory of a, b and the product.
 
     Raises:
-        TypeError: a or b is no matrix, or they are on two devices.
+        TypeError: a or b is no matrix, or they are on two devices; sorted is neither True nor False.
         ValueError: shapes that do not fit, an unknown algorithm, or "kkmcr" or "kkmcw" with a mask.
         MemoryError: no room for the product's columns; the text has their number. torch.OutOfMemoryError on CUDA.
         RuntimeError: a CUDA graph records, which cannot wait for the product's size.
@@ -47,6 +48,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         tensor([[ 2., 16.],
                 [ 0., 18.]])
     """
+    require_flags("spgemm_plan", sorted=sorted)
     a, b, mask = _matrices("spgemm_plan", a, b, mask)
     return make_plan(a, b, algorithm, sorted, mask)
 
@@ -70,7 +72,7 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         for float64), each row's in the order of A's entries; bitwise reproducible.
 
     Raises:
-        TypeError: a or b is no matrix, or they are of two devices or dtypes.
+        TypeError: a or b is no matrix, or they are of two devices or dtypes; sorted is neither True nor False.
         ValueError: shapes that do not fit, values with heads, an unknown algorithm or one that needs a plan.
         MemoryError: C is too large; the text has the number of its entries. torch.OutOfMemoryError on CUDA.
         RuntimeError: a CUDA graph records, which cannot wait for C's size; a plan made before can be captured.
@@ -88,6 +90,7 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         tensor([[1., 8.],
                 [0., 9.]])
     """
+    require_flags("spgemm", sorted=sorted)
     a, b, mask = _matrices("spgemm", a, b, mask)
     return multiply(a, b, algorithm, sorted, mask)
 

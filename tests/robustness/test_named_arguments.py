@@ -1,11 +1,14 @@
 """A bad argument of an operator is refused by an error that names the operator, the argument and what was given."""
 
+import re
+
 import numpy
 import pytest
 import torch
 
 import fusedmm
-from fusedmm import formats
+from fusedmm import distributed, formats
+from fusedmm.matrix.normalize import gcn_norm
 
 PATTERN = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 3]), shape=(3, 4))
 A = PATTERN.with_values(torch.arange(4.0))
@@ -98,3 +101,53 @@ def test_three_matrices_are_named_as_they_were_given():
 def test_heads_of_queries_alone():
     with pytest.raises(ValueError, match=r"^attention: q is \[3, 3, 2\] and k \[4, 2\]; k and v need heads too"):
         fusedmm.attention(PATTERN, X3[:, None].expand(3, 3, 2), X4, X4)
+
+
+ROW = torch.tensor([0, 1])
+PTR = torch.tensor([0, 1, 2])
+STORED = {"ptr": PTR, "idx": ROW, "shape": torch.tensor([2, 2])}
+FLAGS = {
+    "spgemm": ("sorted", lambda flag: fusedmm.spgemm(A, A.t(), sorted=flag)),
+    "spgemm_plan": ("sorted", lambda flag: fusedmm.spgemm_plan(A, A.t(), sorted=flag)),
+    "attention": ("training", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, training=flag)),
+    "attention ": ("return_lse", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_lse=flag)),
+    "attention  ": ("return_weights", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_weights=flag)),
+    "as_csr": ("check", lambda flag: fusedmm.as_csr(EDGES, check=flag)),
+    "from_csr": ("check", lambda flag: fusedmm.CSR.from_csr(PTR, ROW, check=flag)),
+    "from_coo": ("check", lambda flag: fusedmm.CSR.from_coo(ROW, ROW, check=flag)),
+    "from_edge_index": ("check", lambda flag: fusedmm.CSR.from_edge_index(EDGES, check=flag)),
+    "from_torch": ("check", lambda flag: fusedmm.CSR.from_torch(torch.eye(2).to_sparse(), check=flag)),
+    "from_scipy": ("check", lambda flag: fusedmm.CSR.from_scipy(A.to_scipy(), check=flag)),
+    "from_tensors": ("check", lambda flag: fusedmm.CSR.from_tensors(STORED, check=flag)),
+    "to": ("non_blocking", lambda flag: A.to("cpu", non_blocking=flag)),
+    "gcn_norm": ("improved", lambda flag: gcn_norm(fusedmm.as_csr(EDGES), flag)),
+    "gcn_norm ": ("add_self_loops", lambda flag: fusedmm.as_csr(EDGES).gcn_norm(add_self_loops=flag)),
+    "convert": ("report", lambda flag: fusedmm.convert(torch.nn.Identity(), report=flag)),
+    "dropout": ("training", lambda flag: distributed.dropout(X3, 0.0, own_rows(), flag)),
+    "to ": ("non_blocking", lambda flag: own_rows().to(non_blocking=flag)),
+}
+
+
+def own_rows():
+    """A matrix of one rank."""
+    return distributed.DistCSR.from_edges(torch.arange(3), torch.arange(3), None, torch.tensor([0, 3]), None)
+
+
+@pytest.mark.parametrize("function", FLAGS)
+def test_what_is_neither_true_nor_false_is_refused(function):
+    """As a condition the text "no" is true, and 0 and None are false, so that none of them would be noticed."""
+    name, call = FLAGS[function]
+    for flag in ("no", 1, 0, None, torch.tensor(True)):
+        wanted = re.escape(f"{function.strip()}: {name} must be True or False, not {flag!r}")
+        with pytest.raises(TypeError, match=f"^{wanted}$"):
+            call(flag)
+    for flag in (True, False):
+        call(flag)
+
+
+def test_shards_refuse_it_too(tmp_path):
+    distributed.partition(fusedmm.data.banded(9, 1), 3).write(tmp_path)
+    with pytest.raises(TypeError, match=r"^local: check must be True or False, not 'no'"):
+        distributed.Shards(tmp_path).local(0, 1, check="no")
+    with pytest.raises(TypeError, match=r"^load: check must be True or False, not 'no'"):
+        distributed.load(tmp_path, None, check="no")
