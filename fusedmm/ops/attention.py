@@ -175,8 +175,8 @@ def attention(
 
     Cost: every entry gathers one row of k and of v; memory for two numbers per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
-    (float64 for float64), unless bias or edge_weight needs a gradient too. While a GPU computes, rows of
-    more than 32 entries (4,096 in large matrices) leave heads (C + 2) numbers for every piece of so many.
+    (float64 for float64), unless bias or edge_weight needs a gradient too. On a GPU rows of more
+    than 32 entries (4,096 in large matrices) are cut in pieces of as many; each takes heads (C + 2) numbers meanwhile.
     Under torch.func and with forward mode's tangents the weights are in memory.
 
     Example:

@@ -27,7 +27,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         b: the same, [inner, cols].
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto".
         sorted: whether columns of the product have to rise within its rows. Those of a plan do in either case, since
-            another order was found no sooner.
+            no other order was found sooner.
         mask: a ``CSR`` [rows, cols], or what ``as_csr`` takes, whose entries alone are computed, in its order; its
             values are not read.
 
@@ -80,9 +80,9 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
     Gradient: reaches the values of A and B through ``C.val``, of any order, each by as many products as C took.
 
     Cost: two flops per product; A has as many products as its entries have entries in their rows of B. Finding C's
-    structure takes about as long as computing its values. The memory beside C is a dense row of sums per thread, or
-    less where that is much, and places for entries of C on their way, 32 MiB and a quarter of the larger factor in all;
-    on CUDA a few bytes for each row.
+    structure takes about as long as computing its values. The memory beside C is a dense row of sums for each
+    thread, or less where that would be much, and room for entries of C before C's size is known: 32 MiB and a quarter
+    of the larger factor at most. On CUDA it is a few bytes for each row.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
