@@ -18,10 +18,8 @@
  *     make build/benchmarks/tiles_wall.so
  *
  * A plug-in. Guard: f32, sums, no values, one head, rows of x in groups of 16 bytes. */
+#include "../csrc/cuda/plugin.cuh"
 #include "../csrc/spmm/cuda_tiles_run.cuh"
-
-#include <stdarg.h>
-#include <stdio.h>
 
 template <class S>
 static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
@@ -111,19 +109,6 @@ static bool supports(const fmm_call *call)
     return call->x->dtype == FMM_F32 && call->reduce == FMM_SUM && !call->val->data &&
            call->x->heads == 1 && lies_in_packs(call->x, 4, 4) && call->a->rows < INT32_MAX &&
            call->a->nnz < INT32_MAX - BLOCK && call->x->feat <= 65535 * INT64_C(16);
-}
-
-static const fmm_host *host_of_errors;
-
-/* What the library's headers fail with: the text goes to the library. */
-extern "C" fmm_status fmm_fail(fmm_status status, const char *format, ...)
-{
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return host_of_errors->fail(status, text);
 }
 
 FMM_PLUGIN

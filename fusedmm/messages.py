@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.edge_softmax import edge_softmax
 from fusedmm.ops.gspmm import COMBINATIONS, gsddmm, gspmm
@@ -90,7 +90,7 @@ def scatter_softmax(adj: Any, e: Tensor) -> Tensor:
         >>> fusedmm.messages.scatter_softmax(A, torch.tensor([0., 0., 5.]))
         tensor([0.5000, 0.5000, 1.0000])
     """
-    adj = adj if type(adj) is CSR else as_csr(adj)
+    adj = adj if type(adj) is CSR else operand("scatter_softmax", "adj", adj)
     if not isinstance(e, Tensor) or e.dim() < 3:
         return edge_softmax(adj, e)
     return edge_softmax(adj, e.flatten(1)).reshape(e.shape)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, into_rows
 from fusedmm.matrix.normalize import normalized, with_loops, without_loops
@@ -51,7 +51,7 @@ def prepare(adj: Any, *modules: Module) -> CSR:
         >>> adj = fusedmm.prepare(torch.tensor([[0, 1], [1, 0]]), conv)
         >>> compiled = torch.compile(conv, fullgraph=True)  # takes adj, forward and backward
     """
-    csr = as_csr(adj).cache_transpose()
+    csr = operand("prepare", "adj", adj).cache_transpose()
     for module in modules:
         if not isinstance(module, Module):
             raise TypeError(f"prepare: modules must be torch.nn.Module, not {type(module).__name__}")

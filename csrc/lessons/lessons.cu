@@ -5,10 +5,8 @@
  * The lists are arrays that end with an entry without a name. They have to stay where they are,
  * because the library that loads the plug-in keeps their addresses. Each is defined in the file of
  * its name. */
+#include "../cuda/plugin.cuh"
 #include "lesson.cuh"
-
-#include <stdarg.h>
-#include <stdio.h>
 
 #define LESSONS(X)                                                                                 \
     X(FMM_SPMM, spmm_thread_per_output)                                                            \
@@ -29,19 +27,6 @@
 
 #define DECLARE(op, list) extern fmm_algorithm list[];
 LESSONS(DECLARE)
-
-static const fmm_host *host_of_errors;
-
-/* What common.cuh fails with: the text goes to the library that loaded this one. */
-extern "C" fmm_status fmm_fail(fmm_status status, const char *format, ...)
-{
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return host_of_errors->fail(status, text);
-}
 
 /* The library gives every algorithm a number, and refuses a name that it has already. */
 static fmm_status add_all(const fmm_host *host, fmm_operator op, fmm_algorithm *list)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fusedmm.distributed.halo import ranks_of
 from fusedmm.distributed.matrix import DistCSR
 from fusedmm.distributed.shards import Shards
+from fusedmm.matrix.arguments import require_flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,7 @@ def load(folder: str | os.PathLike[str], mesh: Any, *, check: bool = True) -> Da
         check: whether to compare what is read with its SHA-256.
 
     Raises:
+        TypeError: check is neither True nor False.
         FileNotFoundError, ValueError: as ``Shards``, on all ranks; a matrix that is not square.
 
     Example:
@@ -79,6 +81,7 @@ def load(folder: str | os.PathLike[str], mesh: Any, *, check: bool = True) -> Da
         >>> fusedmm.spmm(data.adj, data.x).shape
         torch.Size([9, 2])
     """
+    require_flags("load", check=check)
     ranks = ranks_of(mesh)
     device = torch.device("cpu")
     if getattr(mesh, "device_type", "cpu") == "cuda":

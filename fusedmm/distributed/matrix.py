@@ -20,7 +20,7 @@ from fusedmm.distributed.exchange import numbered, order_of, sent_to
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.ops import Columns, Plan, largest, plan_of_part, route
 from fusedmm.distributed.part import Home, Part
-from fusedmm.matrix.arguments import require_range, require_same_device, require_values, require_vector
+from fusedmm.matrix.arguments import require_flags, require_range, require_same_device, require_values, require_vector
 from fusedmm.matrix.compress import as_eid, pointers, rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import UNEVEN, Half, constant, lasting, plan_of, validate, was_measured, written
@@ -330,8 +330,10 @@ class DistCSR(CSR):
         """With values of another dtype.
 
         Raises:
+            TypeError: non_blocking is neither True nor False.
             ValueError: another device, to which the edges must be brought before.
         """
+        require_flags("to", non_blocking=non_blocking)
         if device is not None and torch.device(device) != self.device:
             raise ValueError("a DistCSR stays on its device: make it of edges on another one")
         return self if self.val is None else self.with_values(self.val.to(dtype))

@@ -13,6 +13,7 @@ from fusedmm._lib import sums_dtype
 from fusedmm._torch_compat import backward_number, when_backward_ends
 from fusedmm.distributed.halo import Ranks, ranks_of
 from fusedmm.distributed.matrix import DistCSR
+from fusedmm.matrix.arguments import require_flags
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import lasting
 from fusedmm.ops.checks import require_scalar
@@ -179,7 +180,7 @@ def dropout(x: Tensor, p: float, adj: DistCSR, training: bool = True) -> Tensor:
         the whole x.
 
     Raises:
-        TypeError: adj is no DistCSR.
+        TypeError: adj is no DistCSR, or training is neither True nor False.
         ValueError: a p outside [0, 1], or another number of rows.
 
     Gradient: reaches x.
@@ -197,6 +198,7 @@ def dropout(x: Tensor, p: float, adj: DistCSR, training: bool = True) -> Tensor:
         raise ValueError(f"dropout: p must be in [0, 1], not {p}")
     if not isinstance(adj, DistCSR):
         raise TypeError(f"dropout: adj must be a DistCSR, not {type(adj).__name__}")
+    require_flags("dropout", training=training)
     if not training or not p:
         return x
     rows = adj.shape[0]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusedmm.matrix.arguments import require_range
+from fusedmm.matrix.arguments import require_flags, require_range
 
 Array = np.ndarray[Any, Any]
 
@@ -133,9 +133,11 @@ class Shards:
                 idx and edge_ids are read.
 
         Raises:
+            TypeError: check is neither True nor False.
             ValueError: more ranks than parts; content that is not what was written, or no matrix. The text names the
                 file, and the part or the element.
         """
+        require_flags("local", check=check)
         parts = self.offsets.numel() - 1
         if not 1 <= ranks <= parts:
             raise ValueError(f"{self.folder}: {parts} parts serve 1 to {parts} ranks, not {ranks}")

@@ -153,8 +153,7 @@ class _Reader:
 
     def refuse(self, node: ast.AST, why: str) -> NoReturn:
         piece = ast.get_source_segment(self.text, node) or self.text
-        piece = piece if len(piece) <= 60 else piece[:57] + "..."
-        raise ValueError(f"edge: {piece!r} {why}")
+        raise ValueError(f"edge: {_cut(piece)!r} {why}")
 
     def read(self, node: ast.AST, depth: int = 0) -> int:
         """Returns the node of a piece; constants stay finite."""
@@ -219,6 +218,34 @@ class _Reader:
         return self.graph.make(FUNCTIONS[name], *args)
 
 
+def _cut(piece: str) -> str:
+    return piece if len(piece) <= 60 else piece[:57] + "..."
+
+
+def _fault(text: str, error: Exception) -> str:
+    """Says what is wrong with a text that Python cannot parse, and where; the first character is number 1."""
+    if not text:
+        return "is empty; s*a is an example of an expression"
+    opened: list[int] = []
+    for at, letter in enumerate(text, 1):
+        if letter == "(":
+            opened.append(at)
+        elif letter == ")" and not opened:
+            return f"has no ( for the ) at character {at}"
+        elif letter == ")":
+            opened.pop()
+    if opened:
+        return f"has no ) for the ( at character {opened[-1]}"
+    if isinstance(error, (RecursionError, MemoryError)) or "too many nested" in str(error):
+        return "is nested deeper than Python reads"
+    line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None)
+    at = sum(len(before) for before in text.splitlines(keepends=True)[: line - 1]) + (column or len(text) + 1)
+    at = text.find("\0") + 1 or at
+    if at > len(text):
+        return "ends where a number, s, a or a function has to follow"
+    return f"cannot be read from character {at} on: {_cut(text[at - 1 :])!r}"
+
+
 def parse(text: str) -> Expression:
     """Reads an edge function.
 
@@ -239,11 +266,12 @@ def parse(text: str) -> Expression:
 def _parse(text: str) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"edge has {len(text)} characters, {MAX_LENGTH} at most")
+    text = text.strip()
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"edge: {text[:60]!r} is not an expression: {error}") from None
-    reader = _Reader(text.strip())
+        raise ValueError(f"edge: {_cut(text)!r} {_fault(text, error)}") from None
+    reader = _Reader(text)
     expression = Expression(reader.graph, reader.read(tree))
     expression.steps(gradients=True)  # too long is said here, not in a backward
     return expression

@@ -11,7 +11,7 @@ from fusedmm.formats.ell import ell_bytes
 from fusedmm.formats.entries import allowed_bytes, csr_bytes, entries, longest_row
 from fusedmm.formats.hyb import hyb_bytes, hyb_width
 from fusedmm.formats.sell import SIGMA, sell_bytes, slices_of
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 
 
 class Advice(NamedTuple):
@@ -54,7 +54,7 @@ def advise(a: Any) -> Advice:
         >>> fusedmm.formats.advise(fusedmm.CSR.from_dense(torch.eye(4)))
         Advice(bytes={'csr': 72, 'coo': 48, 'dia': 24, 'ell': 32, 'hyb': 32, 'sell': 288}, best='dia', fits=('coo', 'dia', 'ell', 'hyb', 'sell'))
     """  # noqa: E501
-    csr = as_csr(a)
+    csr = operand("advise", "a", a)
     csr = csr if csr.val is None else csr.with_values(csr.val.detach())
     csr, row, col, val = entries("advise", csr)
     width = hyb_width(csr)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm.formats.entries import require_int32_rows
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.matvec import vector_product
@@ -96,6 +96,6 @@ def to_coo(a: Any) -> COO:
         >>> fusedmm.formats.to_coo(fusedmm.CSR.from_dense(torch.eye(2)))
         COO(shape=(2, 2), nnz=2, val=float32[2], device=cpu)
     """
-    csr = as_csr(a)
+    csr = operand("to_coo", "a", a)
     require_int32_rows("to_coo", csr)
     return COO(csr, rows_of(csr.ptr, csr.nnz).to(torch.int32))

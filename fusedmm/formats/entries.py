@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.arguments import require_number
 from fusedmm.matrix.compress import rows_of
 from fusedmm.matrix.csr import CSR
@@ -23,7 +23,7 @@ def entries(name: str, a: Any) -> tuple[CSR, Tensor, Tensor, Tensor]:
     Raises:
         TypeError, ValueError: as ``as_csr``, values with heads, values that want a gradient.
     """
-    csr = as_csr(a)
+    csr = operand(name, "a", a)
     require_flat_values(name, csr.val)
     val = torch.ones(csr.nnz, device=csr.device) if csr.val is None else csr.val.reshape(-1)
     if val.requires_grad and torch.is_grad_enabled():

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdRef
 
 from fusedmm._torch_compat import are_transforms_active, is_tracing, raw_indices, raw_values, storage_number, writes_to
-from fusedmm.matrix.arguments import OF_A_SIZE, is_strided, refuse, require_shape, require_size
+from fusedmm.matrix.arguments import OF_A_SIZE, is_strided, refuse, require_flags, require_shape, require_size
 from fusedmm.matrix.compress import EDGE_PLACES, is_outside, require_inside
 from fusedmm.matrix.constructors import from_edges, from_parts
 from fusedmm.matrix.csr import CSR
@@ -107,7 +107,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
         must be done with a sparse tensor too, since ``torch.compile`` takes none as an argument.
 
     Raises:
-        TypeError: something else.
+        TypeError: something else, or a check that is neither True nor False.
         ValueError: malformed content; the text has the index and the value.
 
     Example:
@@ -116,11 +116,14 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
     """
     if others:
         refuse("as_csr", others, **OF_A_SIZE)
+    if type(check) is not bool and check != DEFERRED:
+        require_flags("as_csr", check=check)
     if isinstance(adj, CSR):
         return adj
     require_untraced()  # also where it was seen before: a trace is of any edge_index
     if isinstance(adj, Tensor):
         return _from_tensor(adj, size, check)
+    check = bool(check)  # an edge_index alone may be checked later
     if isinstance(adj, (tuple, list)) and 2 <= len(adj) <= 4 and isinstance(adj[0], Tensor):
         return _from_tuple(adj, check)
     module = type(adj).__module__
@@ -147,13 +150,22 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
     )
 
 
-def lent(adj: Any, x: Any, size: Size) -> CSR:
-    """Does what ``as_csr`` does for one product with x: where no gradient keeps the values of a sparse tensor, they are
-    not copied."""
-    if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
+def operand(op: str, name: str, adj: Any, size: Size = None) -> CSR:
+    """Does what ``as_csr`` does for an argument of an operator, both of which its errors then name."""
+    try:
         return as_csr(adj, size=size)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{op}: {name}: {error}") from None
+
+
+def lent(op: str, name: str, adj: Any, x: Any, size: Size) -> CSR:
+    """Does what ``operand`` does for one product with x: where no gradient keeps the values of a sparse tensor, they
+    are not copied."""
+    if type(adj) is not Tensor or adj.layout not in (torch.sparse_csr, torch.sparse_csc) or not _is_free(adj, x):
+        return operand(op, name, adj, size)
     known: CSR | None = _recall(_known, adj, _mark(adj), adj.shape, True)
-    return as_csr(adj, size=size) if known is None else known.with_values(as_values(adj.values()))
+    return operand(op, name, adj, size) if known is None else known.with_values(as_values(adj.values()))
 
 
 def _is_free(*operands: Any) -> bool:

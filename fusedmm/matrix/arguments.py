@@ -110,6 +110,17 @@ OF_A_SIZE = {name: _SIZE for name in ("shape", "num_nodes", "sparse_sizes", "num
 OF_A_SIZE |= _OF_VALUES
 
 
+def require_flags(function: str, **flags: Any) -> None:
+    """Requires True or False of arguments that are one or the other: as a condition, the text "no" would be true.
+
+    Raises:
+        TypeError: something else.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{function}: {name} must be True or False, not {flag!r}")
+
+
 def require_tensor(name: str, t: Any) -> None:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, not {type(t).__name__}")
@@ -193,7 +204,7 @@ def require_values(val: Tensor | None, nnz: int, device: torch.device, name: str
     if val is None:
         return
     if not isinstance(val, Tensor) or val.dtype not in FLOATS:
-        found = getattr(val, "dtype", type(val).__name__)
+        found = val.dtype if isinstance(val, Tensor) else type(val).__name__
         whole = isinstance(val, Tensor) and (val.dtype in INTEGERS or val.dtype == torch.bool)
         mend = f"; give {name}.float(), which constructors do by themselves, once" if whole else ""
         kinds = "float32, float64, float16 or bfloat16"

@@ -17,6 +17,7 @@ from fusedmm.matrix.arguments import (
     FLOATS,
     require_data,
     require_device,
+    require_flags,
     require_integers,
     require_permutation,
     require_range,
@@ -44,6 +45,7 @@ from fusedmm.matrix.structure import (
 @lasting
 def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """Does what ``CSR.from_csr`` documents."""
+    require_flags("from_csr", check=check)
     require_untraced()
     val = as_values(val)
     require_vector("ptr", ptr)
@@ -65,13 +67,14 @@ def from_csr(kind: type[M], ptr: Tensor, idx: Tensor, val: Tensor | None, shape:
 
 def from_coo(kind: type[M], row: Tensor, col: Tensor, val: Tensor | None, shape: Any, check: bool) -> M:
     """Does what ``CSR.from_coo`` documents."""
+    require_flags("from_coo", check=check)
     require_vector("row", row)
     require_vector("col", col)
     require_same_device(row=row, col=col, val=val)
     if row.numel() != col.numel():
         raise ValueError(f"row has {row.numel()} elements and col {col.numel()}")
     shape = None if shape is None else require_shape(shape)
-    return _from_pairs(kind, row, col, val, shape, bool(check), ("row[{}]", "col[{}]"))
+    return _from_pairs(kind, row, col, val, shape, check, ("row[{}]", "col[{}]"))
 
 
 @lasting
@@ -101,6 +104,7 @@ def _from_pairs(
 
 def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | None, size: Any, check: bool) -> M:
     """Does what ``CSR.from_edge_index`` documents."""
+    require_flags("from_edge_index", check=check)
     require_integers("edge_index", edge_index)
     require_data("edge_index", edge_index)
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -110,7 +114,7 @@ def from_edge_index(kind: type[M], edge_index: Tensor, edge_weight: Tensor | Non
     require_values(edge_weight, edge_index.shape[1], edge_index.device, "edge_weight")
     if size is None:
         size = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    return from_edges(kind, edge_index, edge_weight, *require_size(size), bool(check))
+    return from_edges(kind, edge_index, edge_weight, *require_size(size), check)
 
 
 def from_edges(
@@ -136,6 +140,7 @@ def from_dense(kind: type[M], dense: Tensor) -> M:
 
 def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
     """Does what ``CSR.from_torch`` documents."""
+    require_flags("from_torch", check=check)
     require_tensor("adj", adj)
     if adj.layout in (torch.sparse_csr, torch.sparse_csc):
         if adj.values().dim() < 1 or adj.dim() - adj.dense_dim() != 2:
@@ -157,6 +162,7 @@ def from_torch(kind: type[M], adj: Tensor, check: bool) -> M:
 
 def from_scipy(kind: type[M], matrix: Any, check: bool) -> M:
     """Does what ``CSR.from_scipy`` documents."""
+    require_flags("from_scipy", check=check)
     if not hasattr(matrix, "tocsr"):
         raise TypeError(f"matrix must be a scipy sparse matrix or array, not {type(matrix).__name__}")
     if matrix.ndim != 2:
@@ -183,6 +189,7 @@ def from_parts(
 
 def from_tensors(kind: type[M], tensors: Any, check: bool) -> M:
     """Does what ``CSR.from_tensors`` documents."""
+    require_flags("from_tensors", check=check)
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a mapping of names to tensors, not {type(tensors).__name__}")
     needed, known = ("ptr", "idx", "shape"), ("ptr", "idx", "shape", "eid", "val")
@@ -226,6 +233,7 @@ def require_target(here: torch.device, device: Any, dtype: torch.dtype | None) -
 
 def to(adj: M, device: Any, dtype: torch.dtype | None, non_blocking: bool) -> M:
     """Does what ``CSR.to`` documents."""
+    require_flags("to", non_blocking=non_blocking)
     if adj.val is None or not are_transforms_active():
         return _to(adj, device, dtype, non_blocking)
     there = _to(adj.pattern(), device, dtype, non_blocking)  # a transform follows the values, which it may not leave

@@ -81,7 +81,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             others: none; another library's names for these are refused with a hint.
 
         Raises:
-            TypeError: dtypes that are not integers, or tensors on several devices.
+            TypeError: dtypes that are not integers, tensors on several devices, or a check that is no bool.
             ValueError: a malformed structure; the text has the index and the value.
         """
         if others:
@@ -154,7 +154,8 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         the values came from; that of a CSC tensor itself (its ``.grad``, as a leaf) torch refuses to keep.
 
         Raises:
-            TypeError: another layout, or complex values. (Integers and booleans become torch's default dtype.)
+            TypeError: another layout, complex values, or a check that is no bool. (Integers and booleans become torch's
+                default dtype.)
             ValueError: a batch, or more than two sparse dimensions.
         """
         return constructors.from_torch(CSR, adj, check)
@@ -166,7 +167,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
         Integers and booleans become torch's default dtype.
 
         Raises:
-            TypeError: complex numbers, long doubles, or no sparse matrix.
+            TypeError: complex numbers, long doubles, no sparse matrix, or a check that is no bool.
             ValueError: an array of other than two dimensions.
         """
         return constructors.from_scipy(CSR, matrix, check)
@@ -200,7 +201,7 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             check: as in ``from_csr``.
 
         Raises:
-            TypeError: no mapping, or what is in it is no tensor of its kind.
+            TypeError: no mapping, what is in it is no tensor of its kind, or a check that is no bool.
             ValueError: a tensor that lacks or is unknown, or a malformed structure.
         """
         return constructors.from_tensors(CSR, tensors, check)
@@ -234,7 +235,8 @@ class CSR(Select, Arithmetic, Scaling, Reduce, Loops, Forms, Kind):
             non_blocking: whether a copy from pinned memory to a GPU need not wait.
 
         Raises:
-            TypeError: no device (a dtype is ``dtype=``), or a dtype that is not floating.
+            TypeError: no device (a dtype is ``dtype=``), a dtype that is not floating, or a non_blocking that is no
+                bool.
             ValueError: no device's name, one that is neither cpu nor cuda, or a CUDA device that torch does not see.
         """
         return constructors.to(self, device, dtype, non_blocking)

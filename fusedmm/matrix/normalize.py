@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import ops, sums_dtype
-from fusedmm.matrix.arguments import FLOATS, require_number, require_values
+from fusedmm.matrix.arguments import FLOATS, require_flags, require_number, require_values
 from fusedmm.matrix.base import M, Matrix
 from fusedmm.matrix.compress import EDGE_PLACES, compress_with_loops, eid_dtype, in_one_call, is_few, rows_of
 from fusedmm.matrix.incidence import into_rows
@@ -105,7 +105,8 @@ def gcn_norm(
         computed once per structure and copied.
 
     Raises:
-        TypeError: no CSR, a dtype that is not floating, or a ``fill_value`` that is no number.
+        TypeError: no CSR, a dtype that is not floating, a ``fill_value`` that is no number, or something else than True
+            or False for ``improved`` or ``add_self_loops``.
         ValueError: a matrix that is not square, or a ``fill_value`` that the values' dtype does not have.
         RuntimeError: in compiled code of one graph, for a structure not yet seen outside of it.
 
@@ -122,6 +123,7 @@ def gcn_norm(
                 [0.5000, 0.5000]])
     """
     require_square(adj)
+    require_flags("gcn_norm", improved=improved, add_self_loops=add_self_loops)
     if dtype is not None and dtype not in FLOATS:
         raise TypeError(f"gcn_norm: dtype must be float32, float64, float16 or bfloat16, not {dtype!r}")
     weight = 2.0 if improved else 1.0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.algebra.entries import common, like, numbers_of, values_of
 from fusedmm.matrix.arguments import require_shape
 from fusedmm.matrix.compress import as_eid, eid_dtype, rows_of
@@ -118,7 +118,7 @@ def unbatch(matrix: Any, sizes: Sequence[Any] | Tensor) -> list[CSR]:
         >>> [block.val for block in fusedmm.unbatch(fusedmm.block_diag([A, 3 * A]), [2, 2])]
         [tensor([1., 2.]), tensor([3., 6.])]
     """
-    adj = as_csr(matrix)
+    adj = operand("unbatch", "matrix", matrix)
     if not isinstance(sizes, Iterable):
         raise TypeError(f"unbatch: sizes must be a list of sizes, not {type(sizes).__name__}")
     shapes = [
@@ -137,7 +137,7 @@ def unbatch(matrix: Any, sizes: Sequence[Any] | Tensor) -> list[CSR]:
 def _given(op: str, matrices: Iterable[Any]) -> list[CSR]:
     if isinstance(matrices, (CSR, Tensor)) or not isinstance(matrices, Iterable):
         raise TypeError(f"{op}: matrices must be a list of them, not {type(matrices).__name__}")
-    given = [as_csr(adj) for adj in matrices]
+    given = [operand(op, f"matrices[{place}]", adj) for place, adj in enumerate(matrices)]
     if not given:
         raise ValueError(f"{op}: give at least one matrix")
     if len({adj.device for adj in given}) > 1:

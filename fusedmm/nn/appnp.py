@@ -29,7 +29,7 @@ class APPNP(KeepsMatrix):
             only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a number that is none.
+        TypeError, ValueError: an option that is not supported, or a number that is no number or out of its range.
 
     There are no parameters.
 

@@ -10,6 +10,7 @@ from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 
 from fusedmm._torch_compat import hooks_of
+from fusedmm.matrix.arguments import require_flags
 from fusedmm.nn.aggr import FUSED
 from fusedmm.nn.layer import BASE, PEERS, Layer
 from fusedmm.nn.linear import Linear
@@ -86,7 +87,7 @@ def convert(model: Module, report: bool = False) -> Module | Conversion:
         Conversion: the model, what was swapped, and what was left and why. Printed, it is a report.
 
     Raises:
-        TypeError: not a module.
+        TypeError: not a module, or a report that is neither True nor False.
 
     Example:
         >>> model = fusedmm.convert(torch.nn.Sequential(torch.nn.Linear(2, 2)))
@@ -95,6 +96,7 @@ def convert(model: Module, report: bool = False) -> Module | Conversion:
     """
     if not isinstance(model, Module):
         raise TypeError(f"convert: model must be a torch.nn.Module, not {type(model).__name__}")
+    require_flags("convert", report=report)
     done = Conversion(model)
     known: dict[Module, Module] = {}  # a layer that stands in several places is swapped for one
 

@@ -52,7 +52,7 @@ class GATConv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``att_src``, ``att_dst``, ``att_edge`` [1, H, C], ``bias``, ``lin.weight`` (or
     ``lin_src.weight`` and ``lin_dst.weight``), ``lin_edge.weight`` and ``res.weight``, named, drawn and

@@ -53,7 +53,7 @@ class GATv2Conv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin_l.*``, ``lin_r.*``, ``att`` [1, H, C], ``bias``, ``lin_edge.weight`` and
     ``res.weight``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.

@@ -38,7 +38,7 @@ class GCNConv(KeepsMatrix):
             only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin.weight`` [out_channels, in_channels] and ``bias`` [out_channels], named, drawn and
     saved as PyG's, so that its ``state_dict`` loads.

@@ -53,7 +53,7 @@ class GENConv(Layer):
         kwargs: ``aggr_kwargs``, options of aggr as in PyG; other options of PyG's base class only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin_src.*``, ``lin_edge.*``, ``lin_aggr_out.*``, ``lin_dst.*``, ``mlp.*``, ``msg_norm.scale``, and what
     aggr learns, named, drawn and saved as PyG's, so that its ``state_dict`` loads.

@@ -28,7 +28,7 @@ class GraphConv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin_rel.weight``, ``lin_rel.bias`` and ``lin_root.weight``, named, drawn and saved as PyG's, so that
     its ``state_dict`` loads.

@@ -34,7 +34,7 @@ class HANConv(OfKinds):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``q``, ``k_lin.*``, ``proj.*``, ``lin_src.*`` and ``lin_dst.*``, named, drawn and saved as PyG's, so that
     its ``state_dict`` loads.

@@ -28,7 +28,7 @@ class HGTConv(OfKinds):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``kqv_lin.lins.*``, ``out_lin.lins.*``, ``k_rel.weight``, ``v_rel.weight``, ``skip.*`` and ``p_rel.*``,
     named, drawn and saved as PyG's, so that its ``state_dict`` loads.

@@ -43,7 +43,7 @@ class PNAConv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``edge_encoder.*``, ``pre_nns.*``, ``post_nns.*``, ``lin.*``, and ``aggr_module.avg_deg_lin`` and
     ``avg_deg_log``, which are buffers unless they are learned, named, drawn and saved as PyG's, so that its

@@ -54,7 +54,7 @@ class ResGatedGraphConv(Layer):
             only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``bias``, ``lin_key.*``, ``lin_query.*``, ``lin_value.*`` (W_2 to W_4) and ``lin_skip.weight``, named,
     drawn and saved as PyG's, so that its ``state_dict`` loads.

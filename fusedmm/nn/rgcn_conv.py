@@ -37,7 +37,7 @@ class RGCNConv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``weight``, ``comp``, ``root`` and ``bias``, named, drawn and saved as PyG's, so that its
     ``state_dict`` loads.

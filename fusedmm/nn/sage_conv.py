@@ -28,8 +28,8 @@ class SAGEConv(Layer):
         out_channels: F of the result.
         aggr: "mean", "sum" or "add", "max", "min", "var", "std", "softmax", "powermean",
             "variancepreserving", "median", "mul", "lstm", PyG's module for one of these, or a list of them (not of
-            "lstm"), whose results stand side by side. Nodes without neighbours get 0, but from "powermean", "mul",
-            which gives 1, and "lstm", whose steps they take with zeros.
+            "lstm"), whose results stand side by side. Nodes without neighbours get 0. Three differ:
+            "powermean"; "mul", which gives 1; and "lstm", which runs over rows of zeros for them.
         normalize: divide each result row by its 2-norm.
         root_weight: whether to add ``W_r x``.
         project: apply ``relu(W x + b)`` to the sources first.
@@ -39,7 +39,7 @@ class SAGEConv(Layer):
             options of PyG's base class only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin_l.weight``, ``lin_l.bias``, ``lin_r.weight``, ``lin.weight``, ``lin.bias``, and what
     aggr learns, named, drawn and saved as PyG's, so that its ``state_dict`` loads.

@@ -32,7 +32,7 @@ class SGConv(Normalized):
             only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``lin.weight`` and ``lin.bias``, named, drawn and saved as PyG's, so that its ``state_dict`` loads.
 

@@ -41,7 +41,7 @@ class SuperGATConv(Layer):
         kwargs: options of PyG's base class, only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``att_l`` and ``att_r`` [1, H, C] for "MX", ``bias`` and ``lin.weight``, named, drawn and saved as PyG's,
     so that its ``state_dict`` loads.

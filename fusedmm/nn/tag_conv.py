@@ -29,7 +29,7 @@ class TAGConv(Normalized):
             only with their defaults.
 
     Raises:
-        TypeError, ValueError: an option that is not supported, or a size that is none.
+        TypeError, ValueError: an option that is not supported, or a size that is no positive integer.
 
     Parameters ``bias`` and ``lins.0.weight`` to ``lins.K.weight``, named, drawn and saved as PyG's, so that its
     ``state_dict`` loads.

@@ -29,8 +29,8 @@ from fusedmm._lib import (
     ops,
     sums_dtype,
 )
-from fusedmm.matrix.adapters import as_csr
-from fusedmm.matrix.arguments import require_number
+from fusedmm.matrix.adapters import operand
+from fusedmm.matrix.arguments import require_flags, require_number
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.attention_operands import Operands, Optional, masked, operands_of
 from fusedmm.ops.autograd import Step
@@ -175,8 +175,8 @@ def attention(
 
     Cost: every entry gathers one row of k and of v; memory for two numbers per row and head. For the
     gradient of additive scores' q one more tensor of out's size is kept until the backward, in float32
-    (float64 for float64), unless bias or edge_weight needs a gradient too. While a GPU computes, rows of
-    more than 32 entries (4,096 in large matrices) leave heads (C + 2) numbers for every piece of so many.
+    (float64 for float64), unless bias or edge_weight needs a gradient too. On a GPU rows of more
+    than 32 entries (4,096 in large matrices) are cut in pieces of as many; each takes heads (C + 2) numbers meanwhile.
     Under torch.func and with forward mode's tangents the weights are in memory.
 
     Example:
@@ -191,12 +191,14 @@ def attention(
     for name, number in (("scale", 0.0 if scale is None else scale), ("slope", slope), ("dropout", dropout)):
         if type(number) is not float:
             require_scalar("attention", name, number)
+    if not (type(training) is type(return_lse) is type(return_weights) is bool):  # without a call, as they mostly are
+        require_flags("attention", training=training, return_lse=return_lse, return_weights=return_weights)
     if scale is not None and score not in ("dot", "cosine"):
         raise ValueError(f"attention: scale is of dot and cosine scores, not of {score}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"attention: dropout must be in [0, 1], not {dropout}")
     if type(adj) is not CSR:
-        adj = as_csr(adj, size=rows_of(v, q))
+        adj = operand("attention", "adj", adj, rows_of(v, q))
     edge_weight = adj.val if edge_weight is None else edge_weight
     rules = needs_rules(q, k, v, att, bias, edge_weight)
     x, flat = operands_of(adj, q, k, v, score, att, bias, edge_weight)

@@ -47,6 +47,8 @@ def operands_of(
         shape = x.shape
         if len(shape) != dim or shape[1] != heads:
             if len(shape) == dim and name == "q" and heads and shape[1] > heads and shape[1] % heads == 0:
+                if k.dim() < dim:
+                    raise ValueError(f"attention: q is {list(shape)} and k {list(k.shape)}; k and v need heads too")
                 times = shape[1] // heads
                 return operands_of(adj, q, _repeated(k, times), _repeated(v, times), score, att, bias, weight)
             more = ", or q's be a multiple of those of k and v" if name == "q" else ""
@@ -95,7 +97,7 @@ def masked(x: Operands, adj: CSR, mask: Tensor, is_lost: bool) -> Operands:
         ValueError: another shape, or a score that loses the mask.
     """
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        found = getattr(mask, "dtype", type(mask).__name__)
+        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"attention: mask must be booleans, not {found}; what is added to the logits is bias")
     require_strided("attention: mask", mask)
     if is_lost:

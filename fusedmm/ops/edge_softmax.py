@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.arguments import FLOATS, require_strided
 from fusedmm.matrix.csr import CSR
 from fusedmm.ops.checks import autocast, require_pattern
@@ -38,7 +38,7 @@ def edge_softmax(adj: Any, logits: Tensor) -> Tensor:
         >>> fusedmm.edge_softmax(A, torch.tensor([0., 0., 5.]))
         tensor([0.5000, 0.5000, 1.0000])
     """
-    given, adj = adj, adj if type(adj) is CSR else as_csr(adj)
+    given, adj = adj, adj if type(adj) is CSR else operand("edge_softmax", "adj", adj)
     require_pattern("edge_softmax", "the formula names no values", adj, given)
     require_logits("edge_softmax", "logits", logits, adj)
     logits = autocast(logits)

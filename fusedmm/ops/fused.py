@@ -29,7 +29,7 @@ from fusedmm._lib import (
 )
 from fusedmm._torch_compat import graph_break
 from fusedmm.edge.parse import parse
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import Half, derived
 from fusedmm.ops.autograd import Step, Values
@@ -115,7 +115,7 @@ def fused(
                 [0.0000, 0.0000]])
     """
     y, reduce = x if y is None else y, "sum" if reduce == "add" else reduce
-    given, adj = adj, adj if type(adj) is CSR else as_csr(adj, size=rows_of(y, x))
+    given, adj = adj, adj if type(adj) is CSR else operand("fused", "adj", adj, rows_of(y, x))
     for name, value, known in (
         ("score", score, SCORES), ("message", message, MESSAGES), ("activation", activation, ACTIVATIONS),
         ("reduce", reduce, REDUCTIONS),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedmm._lib import REDUCTIONS, algorithm_number
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.arguments import FLOATS, refuse, require_strided
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import into_rows, sums_of_entries
@@ -244,7 +244,7 @@ def _matrix(op: str, given: Any, *operands: tuple[Any, str]) -> CSR:
     else:
         sources, targets = (_rows(*(t for t, at in operands if at == target)) for target in ("u", "v"))
         size = sources if targets is None else (targets if sources is None else sources, targets)
-        adj = as_csr(given, size=size)
+        adj = operand(op, "adj", given, size)
     require_pattern(op, "the formula names no values", adj, given)
     return adj
 

@@ -205,9 +205,8 @@ def _require_values(name: str, val: Values, adj: Matrix) -> None:
     if val.device != adj.device:
         raise TypeError(f"spgemm: {name} is on {val.device}, the plan on {adj.device}")
     if val.dim() != 1 or val.shape[0] != adj.nnz:
-        which = name.partition("_")[0]
         raise ValueError(
-            f"spgemm: {name} is {list(val.shape)}, but the plan is for a matrix {which} of {adj.nnz} entries: "
+            f"spgemm: {name} is {list(val.shape)}, but the plan is for a matrix {name[0]} of {adj.nnz} entries: "
             "make a plan of this structure"
         )
 
@@ -220,7 +219,7 @@ def _require_factors(a: Matrix, b: Matrix, a_val: Values, b_val: Values) -> None
 
 def _require_one_dtype(a_val: Values, b_val: Values) -> None:
     if a_val is not None and b_val is not None and a_val.dtype != b_val.dtype:
-        raise TypeError(f"spgemm: a_val is {a_val.dtype} and b_val {b_val.dtype}; they must be of one dtype")
+        raise TypeError(f"spgemm: values of a are {a_val.dtype}, those of b {b_val.dtype}; they must be of one dtype")
 
 
 class Whole(Generic[M]):
@@ -379,14 +378,15 @@ def multiply(a: M, b: M, algorithm: str = "auto", sorted: bool = True, mask: M |
     return whole.c(val)
 
 
-def require_fit(a: Matrix, b: Matrix, mask: Matrix | None) -> None:
+def require_fit(a: Matrix, b: Matrix, mask: Matrix | None, op: str = "spgemm", one: str = "a", two: str = "b") -> None:
     if a.shape[1] != b.shape[0]:
-        raise ValueError(f"spgemm: a is {list(a.shape)} and b {list(b.shape)}; a's columns must be b's rows")
+        shapes = f"{one} is {list(a.shape)} and {two} {list(b.shape)}"
+        raise ValueError(f"{op}: {shapes}; {one}'s columns must be {two}'s rows")
     if mask is not None and mask.shape != (a.shape[0], b.shape[1]):
         raise ValueError(f"spgemm: mask is {list(mask.shape)}, the product [{a.shape[0]}, {b.shape[1]}]")
-    for name, adj in (("b", b), ("mask", mask)):
+    for name, adj in ((two, b), ("mask", mask)):
         if adj is not None and adj.device != a.device:
-            raise TypeError(f"spgemm: {name} is on {adj.device}, a on {a.device}")
+            raise TypeError(f"{op}: {name} is on {adj.device}, {one} on {a.device}")
 
 
 def _found(a: Matrix, b: Matrix, want: int, keep: bool, val: Tensor, val_b: Tensor) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedmm._lib import algorithm_number
 from fusedmm._torch_compat import is_exporting
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.incidence import from_columns, from_rows
 from fusedmm.ops.checks import autocast, require_dense, require_values, rows_of
@@ -55,7 +55,7 @@ def sddmm(adj: Any, a: Tensor, b: Tensor, *, op: str = "dot", algorithm: str = "
         tensor([23., 39.])
     """
     if type(adj) is not CSR:
-        adj = as_csr(adj, size=rows_of(b, a))
+        adj = operand("sddmm", "adj", adj, rows_of(b, a))
     require_dense("sddmm", "a", a, adj, adj.shape[0], "rows")
     require_dense("sddmm", "b", b, adj, adj.n_cols, "columns")
     a, b = autocast(a), autocast(b)

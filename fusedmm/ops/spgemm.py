@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from fusedmm.matrix.adapters import as_csr
+from fusedmm.matrix.adapters import operand
+from fusedmm.matrix.arguments import require_flags
 from fusedmm.matrix.csr import CSR
 from fusedmm.matrix.structure import is_captured, outside
 from fusedmm.ops.products import COMPILED, SpGEMMPlan, make_plan, multiply, require_fit
@@ -26,7 +27,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         b: the same, [inner, cols].
         algorithm: a name from ``fusedmm.algorithms("spgemm", device)``, or "auto".
         sorted: whether columns of the product have to rise within its rows. Those of a plan do in either case, since
-            another order was found no sooner.
+            no other order was found sooner.
         mask: a ``CSR`` [rows, cols], or what ``as_csr`` takes, whose entries alone are computed, in its order; its
             values are not read.
 
@@ -35,7 +36,7 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         in up to three times the memory of a, b and the product.
 
     Raises:
-        TypeError: a or b is no matrix, or they are on two devices.
+        TypeError: a or b is no matrix, or they are on two devices; sorted is neither True nor False.
         ValueError: shapes that do not fit, an unknown algorithm, or "kkmcr" or "kkmcw" with a mask.
         MemoryError: no room for the product's columns; the text has their number. torch.OutOfMemoryError on CUDA.
         RuntimeError: a CUDA graph records, which cannot wait for the product's size.
@@ -47,7 +48,9 @@ def spgemm_plan(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True,
         tensor([[ 2., 16.],
                 [ 0., 18.]])
     """
-    return make_plan(as_csr(a), as_csr(b), algorithm, sorted, None if mask is None else as_csr(mask))
+    require_flags("spgemm_plan", sorted=sorted)
+    a, b, mask = _matrices("spgemm_plan", a, b, mask)
+    return make_plan(a, b, algorithm, sorted, mask)
 
 
 def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask: Any = None) -> CSR:
@@ -69,7 +72,7 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         for float64), each row's in the order of A's entries; bitwise reproducible.
 
     Raises:
-        TypeError: a or b is no matrix, or they are of two devices or dtypes.
+        TypeError: a or b is no matrix, or they are of two devices or dtypes; sorted is neither True nor False.
         ValueError: shapes that do not fit, values with heads, an unknown algorithm or one that needs a plan.
         MemoryError: C is too large; the text has the number of its entries. torch.OutOfMemoryError on CUDA.
         RuntimeError: a CUDA graph records, which cannot wait for C's size; a plan made before can be captured.
@@ -77,9 +80,9 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
     Gradient: reaches the values of A and B through ``C.val``, of any order, each by as many products as C took.
 
     Cost: two flops per product; A has as many products as its entries have entries in their rows of B. Finding C's
-    structure takes about as long as computing its values. The memory beside C is a dense row of sums per thread, or
-    less where that is much, and places for entries of C on their way, 32 MiB and a quarter of the larger factor in all;
-    on CUDA a few bytes for each row.
+    structure takes about as long as computing its values. The memory beside C is a dense row of sums for each
+    thread, or less where that would be much, and room for entries of C before C's size is known: 32 MiB and a quarter
+    of the larger factor at most. On CUDA it is a few bytes for each row.
 
     Example:
         >>> A = fusedmm.CSR.from_coo(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1., 2., 3.]))
@@ -87,7 +90,13 @@ def spgemm(a: Any, b: Any, *, algorithm: str = "auto", sorted: bool = True, mask
         tensor([[1., 8.],
                 [0., 9.]])
     """
-    return multiply(as_csr(a), as_csr(b), algorithm, sorted, None if mask is None else as_csr(mask))
+    require_flags("spgemm", sorted=sorted)
+    a, b, mask = _matrices("spgemm", a, b, mask)
+    return multiply(a, b, algorithm, sorted, mask)
+
+
+def _matrices(op: str, a: Any, b: Any, mask: Any) -> tuple[CSR, CSR, CSR | None]:
+    return operand(op, "a", a), operand(op, "b", b), None if mask is None else operand(op, "mask", mask)
 
 
 def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
@@ -116,9 +125,9 @@ def triple_product(r: Any, a: Any, p: Any, *, order: str = "auto") -> CSR:
     if torch.compiler.is_dynamo_compiling():
         made: CSR = outside(COMPILED, triple_product, r, a, p, order=order)
         return made
-    r, a, p = as_csr(r), as_csr(a), as_csr(p)
-    require_fit(r, a, None)
-    require_fit(a, p, None)
+    r, a, p = (operand("triple_product", name, adj) for name, adj in (("r", r), ("a", a), ("p", p)))
+    require_fit(r, a, None, "triple_product", "r", "a")
+    require_fit(a, p, None, "triple_product", "a", "p")
     if order == "left" or (order == "auto" and left_has_fewer(r, a, p)):
         return spgemm(spgemm(r, a, sorted=False), p)  # the first product may be in any order
     return spgemm(r, spgemm(a, p, sorted=False))

@@ -30,9 +30,9 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto", o
             apart, and an x that is not transposed is summed over the batch.
         reduce: "sum" (or "add"), "mean", "max" or "min" over the row's entries. Rows without entries give 0.
         algorithm: a name from ``fusedmm.algorithms("spmm", device)``, or "auto".
-        out: the tensor to write y to, of its shape and dtype, such as some columns of a larger one: a large result in
-            memory that was written before costs no fresh pages. Not x or the values, not under a gradient, and not for
-            a vector.
+        out: the tensor to write y to, of its shape and dtype, such as some columns of a larger one. A large result is
+            faster in memory that was written to before, since the system need not clear new pages for it. Not x or the
+            values, not under a gradient, and not for a vector.
 
     Returns:
         y, [rows, F] or [rows, heads, F] ([rows] for a vector), of x's dtype, contiguous; or out. Sums are kept in
@@ -57,7 +57,7 @@ def spmm(adj: Any, x: Tensor, *, reduce: str = "sum", algorithm: str = "auto", o
     """
     if type(adj) is not CSR:
         try:
-            adj = lent(adj, x, rows_of(x))
+            adj = lent("spmm", "adj", adj, x, rows_of(x))
         except ValueError as error:
             if not isinstance(x, Tensor) or x.dim() != 3:
                 raise

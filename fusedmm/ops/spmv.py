@@ -56,7 +56,7 @@ def spmv(
     """
     padded = isinstance(a, Padded)
     if not padded and type(a) is not CSR and type(a) is not COO:
-        a = lent(a, x, rows_of(x))
+        a = lent("spmv", "a", a, x, rows_of(x))
     csr, row = (a.csr, a.row) if type(a) is COO else (a, None)
     like = a.val if padded else csr.ptr
     require_vector(

@@ -1,6 +1,7 @@
 """Edge functions: what is read and what is refused, derivatives against sympy, stability, programs."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -143,6 +144,27 @@ def test_hostile_texts(text, piece):
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("tanh(", "'tanh(' has no ) for the ( at character 5"),
+        ("s*(tanh(s) + a", "'s*(tanh(s) + a' has no ) for the ( at character 3"),
+        ("tanh(s]", "'tanh(s]' has no ) for the ( at character 5"),
+        (" s) * a", "'s) * a' has no ( for the ) at character 2"),
+        ("tanh)s(", "'tanh)s(' has no ( for the ) at character 5"),
+        ("s +", "'s +' ends where a number, s, a or a function has to follow"),
+        ("s a", "'s a' cannot be read from character 3 on: 'a'"),
+        ("(s*a\n+ $)", "'(s*a\\n+ $)' cannot be read from character 8 on: '$)'"),
+        ("s\0", "'s\\x00' cannot be read from character 2 on: '\\x00'"),
+        (" ", "'' is empty; s*a is an example of an expression"),
+    ],
+)
+def test_what_is_wrong_with_a_text_and_where(text, fault):
+    """In words of formulas: Python's own would speak of an unknown file and its lines."""
+    with pytest.raises(ValueError, match=f"^{re.escape(f'edge: {fault}')}$"):
+        parse(text)
+
+
 def test_limits():
     with pytest.raises(ValueError, match="characters"):
         parse("s+" * MAX_LENGTH + "s")
@@ -157,7 +179,7 @@ def test_limits():
     try:
         parse("(" * 480 + "s" + ")" * 480)
     except ValueError as error:
-        assert "not an expression" in str(error)  # Python's own parser had enough
+        assert "deeper than Python reads" in str(error)  # whose own parser had enough
     for given in (3, None, b"s", ["s"], {"s": 1}, torch.ones(1)):  # what has no hash, too
         with pytest.raises(TypeError, match=f"edge must be an expression in s and a, not {type(given).__name__}"):
             parse(given)

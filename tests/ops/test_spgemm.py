@@ -363,7 +363,7 @@ REFUSED = {
         ValueError,
         "kkmcr .* takes no mask",
     ),
-    "dtypes": (lambda a, b: fusedmm.spgemm(a, b.to(dtype=torch.float64)), TypeError, "a_val is .*float32 and b_val"),
+    "dtypes": (lambda a, b: fusedmm.spgemm(a, b.to(dtype=torch.float64)), TypeError, "a are .*32, those of b .*64"),
     "heads": (
         lambda a, b: fusedmm.spgemm(a.with_values(torch.ones(a.nnz, 2)), b),
         ValueError,
@@ -371,7 +371,7 @@ REFUSED = {
     ),
     "no matrix": (lambda a, b: fusedmm.spgemm(a, "b"), TypeError, "cannot make a CSR of str"),
     "order": (lambda a, b: fusedmm.triple_product(a, b, b, order="up"), ValueError, "order must be auto"),
-    "triple's shapes": (lambda a, b: fusedmm.triple_product(a, b, b), ValueError, "a's columns must be b's rows"),
+    "triple's shapes": (lambda a, b: fusedmm.triple_product(a, b, b), ValueError, "a's columns must be p's rows"),
 }
 
 
