@@ -16,8 +16,8 @@ bool fmm_spgemm_add_kept(const fmm_exec *exec, const numeric_args &s, const int3
                          int64_t n);
 
 /* Computes C's values in the rows that are not small, with the memory of a list of rows
- * (cuda_rows.cu). */
-void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s, bool rises,
+ * (cuda_rows.cu); `windows` says whether B's columns rise and no row of A is a long walk. */
+void fmm_spgemm_other_rows(const fmm_exec *exec, const numeric_args &s, bool windows,
                            void *workspace);
 
 /* Computes C's values where columns rise, but for windows of small rows alone (cuda_entries.cu). */

@@ -66,6 +66,7 @@ template <int SHARE> static __device__ __forceinline__ int64_t look_at_rows(cons
         const int64_t i = first + lane / SHARE;
         const int64_t end = i < s.a.rows ? row_range(s.a, i, &begin) + begin : 0;
         const bool is_long = end - begin > LONG * SHARE;
+        if (!own && end - begin > LONG_WALK) s.found->has_long = 1;
         int64_t sum = products_of(s, begin + own, SHARE, is_long ? begin : end);
         sum = sum_among(sum, SHARE);
         for (unsigned left = __ballot_sync(ALL, is_long && !own); left; left &= left - 1) {

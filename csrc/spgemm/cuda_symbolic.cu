@@ -188,7 +188,7 @@ static fmm_status fill_entries(const fmm_exec *exec, const fmm_spgemm_symbolic_c
         launch_sets(exec, s, w);
     } else
         launch_read_out(exec, s);
-    if (with) fmm_spgemm_other_rows(exec, args, !found.falls, w.lists);
+    if (with) fmm_spgemm_other_rows(exec, args, !found.falls && !found.has_long, w.lists);
     return FMM_OK;
 }
 
