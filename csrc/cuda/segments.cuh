@@ -22,12 +22,14 @@
 
 /* How a group of lanes is made for a row of the far operand, whose rows it gathers: LANES lanes
  * span it with PER packs of VEC elements each, and the packs of a lane are STEP columns apart. FLY
- * rows are in flight at a time, and a multiprocessor must have registers for BLOCKS blocks. */
+ * rows are in flight at a time, and a multiprocessor must have registers for BLOCKS blocks. Entries
+ * go round in shared memory where STAGED, which is where rows are long enough for eight loads. */
 template <class T_, int VEC_, int LANES_, int PER_, int FLY_, int BLOCKS_> struct group_shape {
     typedef T_ T;
     typedef typename sum_of<T>::type A;
     static constexpr int VEC = VEC_, LANES = LANES_, PER = PER_, FLY = FLY_, BLOCKS = BLOCKS_;
     static constexpr int STEP = LANES * VEC;
+    static constexpr bool STAGED = FLY == 8 && VEC * sizeof(T) == 16;
     template <int N> using flying = group_shape<T_, VEC_, LANES_, PER_, N, BLOCKS_>;
 };
 

@@ -192,12 +192,14 @@ static fmm_status launch_tiles(const fmm_exec *exec, void (*kernel)(Args), int64
     return FMM_OK;
 }
 
-/* How many blocks share the rows, for each strip. A block owns 16 to 64 rows, and each
- * multiprocessor runs one at a time. As few waves of them as possible copy x as few times as
- * possible, and all but small matrices fill the last wave. */
-static inline int64_t tiles_blocks(const fmm_exec *exec, int64_t rows, int64_t strips)
+/* How many blocks share the rows, for each strip. A block owns 16 to 64 rows, or up to `most` where
+ * all blocks then run at once: each multiprocessor runs one at a time. As few waves of them as
+ * possible copy x as few times as possible, and all but small matrices fill the last wave. */
+static inline int64_t tiles_blocks(const fmm_exec *exec, int64_t rows, int64_t strips,
+                                   int64_t most = 64)
 {
     const int64_t at_once = fmm_cuda_processors(exec->index);
-    const int64_t waves = ceil_div(ceil_div(rows, 64) * strips, at_once);
+    const bool one_wave = ceil_div(rows, most) * strips <= at_once;
+    const int64_t waves = one_wave ? 1 : ceil_div(ceil_div(rows, 64) * strips, at_once);
     return smaller(ceil_div(rows, 16), waves * at_once / strips);
 }

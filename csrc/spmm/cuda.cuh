@@ -14,7 +14,8 @@
  *   arrive      It makes them columns and weights, which waits for them.
  *   gather      Entry by entry, the lanes learn the column by a shuffle and load its row of x, FLY
  *               rows at a time, each lane the columns that it owns.
- *   accumulate  They learn the weights by a shuffle too, and add.
+ *   accumulate  They learn the weights by a shuffle too, and add. Where S is STAGED, a chunk goes
+ *               round in shared memory instead, four entries a read.
  * At the end of a row its sums go straight to y. Those of a piece go to its own slot of the
  * workspace, where the group that comes last adds up the slots of the row (cuda_meet.cuh).
  *
@@ -30,6 +31,14 @@
 #include "cuda.h"
 
 #include <type_traits>
+
+/* Reads N values that all lanes of a group find in shared memory, 16 bytes at a time. */
+template <int N, class V> static __device__ __forceinline__ void read_staged(const V *from, V *to)
+{
+    enum { EACH = 16 / sizeof(V) };
+    UNROLLED(i, N / EACH)
+        reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(from)[i];
+}
 
 /* S says how many lanes span a tile of columns (cuda/segments.cuh), VALUES how the values lie, and
  * Reduce how terms meet (both cuda_terms.cuh). */
@@ -80,6 +89,10 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
             weight_next[e] = value_at<T, VALUES, WORD(A)>(s, next.from + e * LANES, head);
         }
     };
+    /* STAGED: where the chunk of the group lies in shared memory. */
+    __shared__ __align__(16) int32_t nears[S::STAGED ? BLOCK : 1];
+    __shared__ __align__(16) A weights[S::STAGED ? BLOCK : 1];
+    const int chunk_at = S::STAGED ? threadIdx.x - lane : 0;
     auto arrive = [&] {
         UNROLLED(e, EACH) {
             const bool there = (uint32_t)near_next[e] < (uint32_t)s.a.cols;
@@ -87,6 +100,10 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
             weight[e] = Reduce::weight(value_of<T, VALUES>(s, weight_next[e]), s.reduce);
             if (!there) weight[e] = Reduce::template absent<A>();
         }
+        if (!S::STAGED) return;
+        __syncwarp(); /* all have read the chunk before */
+        nears[threadIdx.x] = near[0], weights[threadIdx.x] = weight[0];
+        __syncwarp();
     };
 
     /* FLY rows of x from entry c of the chunk on; for HEADS the lanes' own values, too, which lie
@@ -95,8 +112,12 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     PACK(T, 1) own[FLY][PER];
     const char *own_at[PER];
     auto gather = [&](int c) INLINED {
+        __align__(16) int32_t columns[FLY];
+        if constexpr (S::STAGED) read_staged<FLY>(nears + chunk_at + c, columns);
         UNROLLED(f, FLY) {
-            const int32_t j = __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
+            const int32_t j = S::STAGED
+                                  ? columns[f]
+                                  : __shfl_sync(ALL, near[(c + f) / LANES], (c + f) % LANES, LANES);
             const T *const at = reinterpret_cast<const T *>(x + uint64_t(uint32_t(j)) * s.x_row);
             UNROLLED(i, PER) {
                 const bool there = j >= 0 && column + i * STEP < feat;
@@ -109,9 +130,13 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     };
     A sum[PER][VEC];
     auto accumulate = [&](int c) INLINED {
+        __align__(16) A handed[FLY];
+        if constexpr (S::STAGED && VALUES != HEADS)
+            read_staged<FLY>(weights + chunk_at + c, handed);
         UNROLLED(f, FLY) {
             const A shared =
                 VALUES == HEADS ? A(1)
+                : S::STAGED     ? handed[f]
                                 : __shfl_sync(ALL, weight[(c + f) / LANES], (c + f) % LANES, LANES);
             UNROLLED(i, PER) {
                 A term[VEC];

@@ -4,6 +4,7 @@
  *     columns of x    | strip | strip | strip |      a block takes one strip of them ...
  *     rows of y       16 warps, 1 to 4 rows each,    ... and so many rows
  *                     or 32 warps, 1 or 2 rows each
+ *                     or 20 warps, 1 to 4 rows each
  */
 #pragma once
 
@@ -12,32 +13,40 @@
 
 /* The number of rows is a part of the shape, since a warp's sums are registers. kernel(shape) is
  * the one to launch. Where a row is one load, registers are left for twice as many warps, and it
- * is seldom that all of them wait. */
-template <class T, int LANES, int PER, int W, class Kernel>
+ * is seldom that all of them wait. A block waits for its fullest warp. So it has 20 warps where the
+ * fullest then has a row less: 4,267 rows are 32 or 33 for each of 132 blocks, which is two for
+ * most of 16 warps and three for a few. */
+template <class T, int LANES, int PER, int TIMES, class Kernel>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s, Kernel kernel)
 {
     const int64_t strips = ceil_div(s.feat * (int64_t)sizeof(T), LANES * PER * 16);
-    const int64_t blocks = tiles_blocks(exec, s.a.rows, strips);
-    return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, 16 * blocks), [&](auto warp_rows) {
-        constexpr int rows = warp_rows, by = PER == 1 && sizeof(T) == 4 && rows % 2 == 0 ? 2 : 1;
-        typedef tiles_shape<T, LANES, PER, W, rows / by, 16 * by> S;
-        return launch_tiles<S, tiles_args<T>>(exec, kernel(S()), s.a.rows, blocks, strips, s);
-    });
+    const int64_t blocks = tiles_blocks(exec, s.a.rows, strips, 20 * 4);
+    auto choose = [&](auto of_block) {
+        return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, of_block * blocks), [&](auto warp_rows) {
+            constexpr int warps = of_block, rows = warp_rows,
+                          by = warps == 16 && PER == 1 && sizeof(T) == 4 && rows % 2 == 0 ? 2 : 1,
+                          W = TIMES * ((sizeof(T) == 8 ? 112 : 128) / warps * warps);
+            typedef tiles_shape<T, LANES, PER, W, rows / by, warps * by> S;
+            return launch_tiles<S, tiles_args<T>>(exec, kernel(S()), s.a.rows, blocks, strips, s);
+        });
+    };
+    return ceil_div(s.a.rows, 20 * blocks) < ceil_div(s.a.rows, 16 * blocks)
+               ? choose(std::integral_constant<int, 20>())
+               : choose(std::integral_constant<int, 16>());
 }
 
-/* Chooses the strip. Strips of 128, 256 or 512 bytes, in windows of 64 KB, or 56 where the lists
- * need more. */
+/* Chooses the strip. Strips of 128, 256 or 512 bytes, in windows of 60 or 64 KB, or less where
+ * the lists need more. */
 template <class T, class Kernel>
 static fmm_status choose_tiles(const fmm_exec *exec, const tiles_args<T> &s, Kernel kernel)
 {
-    enum { W = sizeof(T) == 8 ? 112 : 128 };
     const int64_t bytes = s.feat * (int64_t)sizeof(T);
-    if (bytes <= 128) return choose_rows<T, 8, 1, 4 * W>(exec, s, kernel);
+    if (bytes <= 128) return choose_rows<T, 8, 1, 4>(exec, s, kernel);
     /* Narrow strips, too, where 16 rows a block would leave half of the card empty. */
     const int64_t blocks = ceil_div(s.a.rows, 16) * ceil_div(bytes, 512);
     if (bytes <= 256 || 2 * blocks <= fmm_cuda_processors(exec->index))
-        return choose_rows<T, 8, 2, 2 * W>(exec, s, kernel);
-    return choose_rows<T, 16, 2, W>(exec, s, kernel);
+        return choose_rows<T, 8, 2, 2>(exec, s, kernel);
+    return choose_rows<T, 16, 2, 1>(exec, s, kernel);
 }
 
 /* Runs `otherwise` where the card cannot, or the code that this build has for it. Plain values are
