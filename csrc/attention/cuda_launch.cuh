@@ -88,7 +88,8 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
 /* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
  * exchange sums, for which the number of lanes is then known. So have those of 64 and 128 in 16
  * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. ROWS of 8
- * columns has registers for four rows in flight where others have two. */
+ * columns has registers for four rows in flight where others have two; COLS of dot with 64 and more
+ * has not, and would spill 460 bytes. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {
@@ -100,10 +101,11 @@ static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T
             return launch_lanes<TASK, walk_shape<VEC, PER, FOUR, BLOCKS, EIGHT>>(exec, s, parts);
     constexpr bool BUSY = TASK::SCORE == FMM_GATV2 || TASK::WALK == COLS;
     if constexpr (VEC == 8 && TASK::KIND != WITH_EDGES && BUSY) {
+        constexpr int TWO = TASK::WALK == COLS && TASK::SCORE == FMM_DOT ? 2 : FLY;
         if (fills(s, TASK::SCORE, 64))
-            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 3>>(exec, s, parts);
+            return launch_lanes<TASK, walk_shape<VEC, PER, TWO, BLOCKS, 3>>(exec, s, parts);
         if (fills(s, TASK::SCORE, 128))
-            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 4>>(exec, s, parts);
+            return launch_lanes<TASK, walk_shape<VEC, PER, TWO, BLOCKS, 4>>(exec, s, parts);
     }
     launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
 }
