@@ -199,7 +199,8 @@ static inline bool attention_packs(const fmm_attention *t)
 static inline bool is_narrow(const fmm_call *call)
 {
     const fmm_dense *far = call->x;
-    const int64_t row = far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
+    const int sides = fmm_attention_of(call)->score == FMM_DOT ? 2 : 1; /* k has as many as v */
+    const int64_t row = sides * far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
     return few_columns_pay(call->index, call->a->nnz, far->rows, row);
 }
 /* The call with its one head of 128 columns as two heads of 64, which have the same scores and

@@ -24,7 +24,8 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
     const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
     int32_t most = BITS >= 0 && BITS < 5 && PER > 1 ? 4 : 5;
-    while (s->narrow && VEC * PER * (int)sizeof(T) << most > 256) most--;
+    const int bytes = VEC * PER * (int)sizeof(T) * (score == FMM_DOT ? 2 : 1); /* k and v */
+    while (s->narrow && bytes << most > 256) most--;
     int32_t heads = 0, bits = 0;
     while (heads < 5 && 1 << heads < s->heads) heads++;
     while (bits < 5 && (int64_t)VEC * PER << bits < feat) bits++;
@@ -86,21 +87,25 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
 
 /* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
  * exchange sums, for which the number of lanes is then known. So have those of 64 and 128 in 16
- * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. */
+ * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. ROWS of 8
+ * columns has registers for four rows in flight where others have two; COLS of dot with 64 and more
+ * has not, and would spill 460 bytes. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {
     enum { EIGHT = VEC == 8 ? 0 : 1 };
+    constexpr int FOUR = TASK::WALK == ROWS && FLY == 2 ? 4 : FLY;
     if constexpr (TASK::KIND != WITH_EDGES &&
                   (TASK::WALK != FORWARD || TASK::SCORE != FMM_ADDITIVE))
         if (fills(s, TASK::SCORE, 8))
-            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, EIGHT>>(exec, s, parts);
+            return launch_lanes<TASK, walk_shape<VEC, PER, FOUR, BLOCKS, EIGHT>>(exec, s, parts);
     constexpr bool BUSY = TASK::SCORE == FMM_GATV2 || TASK::WALK == COLS;
     if constexpr (VEC == 8 && TASK::KIND != WITH_EDGES && BUSY) {
+        constexpr int TWO = TASK::WALK == COLS && TASK::SCORE == FMM_DOT ? 2 : FLY;
         if (fills(s, TASK::SCORE, 64))
-            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 3>>(exec, s, parts);
+            return launch_lanes<TASK, walk_shape<VEC, PER, TWO, BLOCKS, 3>>(exec, s, parts);
         if (fills(s, TASK::SCORE, 128))
-            return launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS, 4>>(exec, s, parts);
+            return launch_lanes<TASK, walk_shape<VEC, PER, TWO, BLOCKS, 4>>(exec, s, parts);
     }
     launch_lanes<TASK, walk_shape<VEC, PER, FLY, BLOCKS>>(exec, s, parts);
 }
@@ -123,7 +128,7 @@ static void launch_eights(const fmm_exec *exec, const attend_args<typename TASK:
     constexpr bool SCALAR = TASK::SCORE == FMM_ADDITIVE, BACK = TASK::WALK != FORWARD;
     constexpr bool SAME = TASK::KIND == SAME_FAR;
     constexpr int FLY = SCALAR || (SAME && !BACK) ? 4 : 2;
-    constexpr int BLOCKS = BACK ? 2 : SCALAR ? 4 : SAME ? 5 : 6;
+    constexpr int BLOCKS = BACK ? 2 : SCALAR ? 4 : 5;
     constexpr int MORE = BACK && SCALAR ? BLOCKS + 1 : BLOCKS;
     if (s.feat_v == 8) launch_lanes<TASK, walk_shape<4, 2, FLY, BLOCKS, 0>>(exec, s, parts);
     if (s.feat_v == 64) launch_lanes<TASK, walk_shape<4, 2, FLY, MORE, 3>>(exec, s, parts);
@@ -146,7 +151,7 @@ template <class T, int WALK, int SCORE, bool POS> static constexpr int blocks_of
     }
     if (sizeof(T) == 8) return 4;
     if (SCORE == FMM_ADDITIVE) return edges || POS || sizeof(T) == 2 ? 6 : 8;
-    return edges || sizeof(T) == 2 ? 4 : 6;
+    return edges || sizeof(T) == 2 ? 4 : SCORE == FMM_DOT ? 5 : 6;
 }
 
 /* A kernel WITH_EDGES can do what the others do. PLAIN and SAME_FAR have kernels of their own only
@@ -168,6 +173,16 @@ static void choose_walk(const fmm_exec *exec, const attend_args<T> &s, bool pack
                 if (kind == SAME_FAR) return launch_eights<same>(exec, s, parts);
             return launch_eights<plain>(exec, s, parts);
         }
+    /* Additive scores of 16 bits: 16 columns a lane take fewer instructions. One head of 64 would
+     * have too few lanes. */
+    if constexpr (sizeof(T) == 2 && SCORE == FMM_ADDITIVE && WALK != ROWS) {
+        const bool wide = packs && kind == PLAIN && !s.few && s.heads * s.feat_v >= 128;
+        constexpr int FLY = BACK ? 2 : 4, BLOCKS = BACK ? 2 : 4;
+        if (wide && fills(s, SCORE, 64))
+            return launch_lanes<plain, walk_shape<V, 2, FLY, BLOCKS, 2>>(exec, s, parts);
+        if (wide && fills(s, SCORE, 128))
+            return launch_lanes<plain, walk_shape<V, 2, FLY, BLOCKS, 3>>(exec, s, parts);
+    }
     if (packs && feat <= WARP * V) {
         constexpr int FLY = BACK && SCORE == FMM_GATV2 && sizeof(T) == 2 ? 2 : 4;
         constexpr int BLOCKS = blocks_of<T, WALK, SCORE, POS>(false);

@@ -259,6 +259,8 @@ static void choose_lanes(const fmm_exec *exec, const fmm_csr *a, const sddmm_arg
     if (packs && n <= 32) return launch<group_shape<T, V, 32, 1, 4, 4>, false>(exec, s);
     if (packs && n <= 64) return launch<group_shape<T, V, 32, 2, 2, BLOCKS>, false>(exec, s);
     if (packs && n <= 128) return launch<group_shape<T, V, 32, 4, FLY, 2>, false>(exec, s);
+    if constexpr (V == 4) /* a's row stays in registers here too, 32 of them */
+        if (packs && n <= 256) return launch<group_shape<T, V, 32, 8, 1, 2>, false>(exec, s);
     if (packs) return launch<group_shape<T, V, 32, 2, 4, 2>, true>(exec, s);
     if (n <= 8) return launch<group_shape<T, 1, 8, 1, 8, 4>, false>(exec, s);
     if (n <= 32) return launch<group_shape<T, 1, 32, 1, 8, 4>, false>(exec, s);
