@@ -176,18 +176,10 @@ static bool supports(const fmm_call *call)
            lies_in_packs(call->y, bytes, vec);
 }
 
-/* The name says PER and FLY, which are the template's. */
-static fmm_algorithm wall(const char *name, lesson_run *run)
-{
-    return lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports,
-                  NULL, false);
-}
+static const char about[] = "gathers and adds rows of x, nothing else";
 
 /* Which of them is least depends on the width of the rows: all are tried. */
-fmm_algorithm spmm_gather_wall[] = {
-    wall("gather_wall:1x4", run<1, 4>),
-    wall("gather_wall:1x8", run<1, 8>),
-    wall("gather_wall:2x2", run<2, 2>),
-    wall("gather_wall:4x2", run<4, 2>),
-    {},
-};
+#define ENTRY(per, fly)                                                                            \
+    lesson("gather_wall:" #per "x" #fly, about, "this project", run<per, fly>, supports, NULL,     \
+           false)
+fmm_algorithm spmm_gather_wall[] = {ENTRY(1, 4), ENTRY(1, 8), ENTRY(2, 2), ENTRY(4, 2), {}};
