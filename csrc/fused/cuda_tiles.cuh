@@ -195,9 +195,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             const float a = __shfl_sync(ALL, value, c, LANES);
             float other[PER][VEC];
             read(s.y.at(j < base ? j : 0, 0), j < base, other);
-            float dot = multiply(other);
-#pragma unroll
-            for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
+            const float dot = lane_sum<LANES>(multiply(other));
             add(j < base ? weigh(dot, a) : 0.f, other);
         }
         if (near < base) near = NONE;

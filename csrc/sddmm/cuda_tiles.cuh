@@ -167,8 +167,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                          other);
             UNROLLED(i, PER * VEC)
                 dot = fma(mine[r][i / VEC][i % VEC], other[i / VEC][i % VEC], dot);
-#pragma unroll
-            for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
+            dot = lane_sum<LANES>(dot);
             if (place == 0 && p < until) store<float, 1>(s.e.at(p, 0), &dot);
         }
     }
