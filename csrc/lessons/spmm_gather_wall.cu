@@ -168,8 +168,7 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
 /* Loads of 16 bytes, and 32-bit places of rows of x. */
 static bool supports(const fmm_call *call)
 {
-    const int64_t vec = call->x->dtype == FMM_F64 ? 2 : 4;
-    const size_t bytes = call->x->dtype == FMM_F64 ? 8 : 4;
+    const int64_t bytes = call->x->dtype == FMM_F64 ? 8 : 4, vec = 16 / bytes;
     return lesson_supports(call) && !call->val->data && call->x->heads == 1 &&
            plan_given(call->a) && call->a->cols && call->x->row_stride <= UINT32_MAX &&
            segments_reach(call->a, 1, call->x->feat) && lies_in_packs(call->x, bytes, vec) &&
