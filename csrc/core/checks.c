@@ -136,14 +136,7 @@ fmm_status fmm_check_workspace(const char *op, const fmm_exec *exec, size_t byte
     return FMM_OK;
 }
 
-/* The word of a report: bits 0-2 the code, 3-62 the index, bit 63 set for faults of idx, so that
- * the smallest word is the first culprit and faults of ptr come before those of idx. All ones:
- * none. */
-static uint64_t report_word(fmm_csr_code code, int64_t where)
-{
-    return (uint64_t)(code == FMM_CSR_IDX) << 63 | (uint64_t)where << 3 | (uint64_t)code;
-}
-
+/* What FMM_CSR_FAULT put in the word. */
 fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where)
 {
     if (report == UINT64_MAX) return FMM_CSR_OK;
@@ -154,10 +147,10 @@ fmm_csr_code fmm_csr_report(uint64_t report, int64_t *where)
 /* In the order of report words, so that the first fault that is found is the one to report. */
 static uint64_t check_on_cpu(const fmm_csr *a)
 {
-    if (a->ptr[0] != 0) return report_word(FMM_CSR_PTR_FIRST, 0);
+    if (a->ptr[0] != 0) return FMM_CSR_FAULT(FMM_CSR_PTR_FIRST, 0);
     for (int64_t i = 1; i <= a->rows; i++)
-        if (a->ptr[i] < a->ptr[i - 1]) return report_word(FMM_CSR_PTR_FALLS, i);
-    if (a->ptr[a->rows] != a->nnz) return report_word(FMM_CSR_PTR_LAST, a->rows);
+        if (a->ptr[i] < a->ptr[i - 1]) return FMM_CSR_FAULT(FMM_CSR_PTR_FALLS, i);
+    if (a->ptr[a->rows] != a->nnz) return FMM_CSR_FAULT(FMM_CSR_PTR_LAST, a->rows);
 
     /* Branch-free over blocks, so that it runs at the speed of memory; the culprit is searched for
      * only in the block that has one. */
@@ -168,7 +161,7 @@ static uint64_t check_on_cpu(const fmm_csr *a)
         uint32_t bad = 0;
         for (int64_t p = begin; p < end; p++) bad |= (uint32_t)((uint32_t)a->idx[p] >= cols);
         for (int64_t p = begin; bad && p < end; p++)
-            if ((uint32_t)a->idx[p] >= cols) return report_word(FMM_CSR_IDX, p);
+            if ((uint32_t)a->idx[p] >= cols) return FMM_CSR_FAULT(FMM_CSR_IDX, p);
     }
     return UINT64_MAX;
 }

@@ -59,6 +59,12 @@ fmm_status fmm_run(fmm_operator op, const fmm_exec *exec, int number, const fmm_
 fmm_status fmm_workspace(fmm_operator op, const fmm_exec *exec, int number, const fmm_call *call,
                          size_t *bytes);
 
+/* The word of a report: bits 0-2 the code, 3-62 the index, bit 63 set for faults of idx, so that
+ * the smallest word is the first culprit and faults of ptr come before those of idx. All ones:
+ * none. */
+#define FMM_CSR_FAULT(code, where)                                                                 \
+    ((uint64_t)((code) == FMM_CSR_IDX) << 63 | (uint64_t)(where) << 3 | (uint64_t)(code))
+
 /* CUDA's side of what checks.c and plan need; in a build without nvcc they say how to get one. */
 fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report);
 size_t fmm_cuda_plan_bytes(const fmm_csr *a);

@@ -48,6 +48,15 @@ static __device__ __forceinline__ int64_t this_thread(void)
 }
 static __device__ __forceinline__ int64_t all_threads(void) { return int64_t(gridDim.x) * BLOCK; }
 
+/* A sum over the lanes of a group of WIDTH neighbours; by a fixed tree, in all of them. Every
+ * lane of the warp calls it. */
+template <int WIDTH, class T> static __device__ __forceinline__ T lane_sum(T v)
+{
+#pragma unroll
+    for (int d = WIDTH / 2; d; d /= 2) v += __shfl_xor_sync(ALL, v, d);
+    return v;
+}
+
 /* ---- into a device and out of it ---- */
 
 /* This library has a CUDA runtime of its own, whose current device nobody else sets. */

@@ -30,13 +30,6 @@ template <class T> struct plain_args {
     edge_program<A> edge;
 };
 
-/* The sum over the warp's lanes, in all of them, by a fixed tree. */
-template <class A> static __device__ A sum_of_warp(A v)
-{
-    for (int d = WARP / 2; d; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-
 /* The sides of entry (i, j), head h. */
 template <class T> struct pair_at {
     typedef typename sum_of<T>::type A;
@@ -68,7 +61,7 @@ template <class T> struct pair_at {
                 sum.add(s.score == FMM_SCORE_SQDIST ? d : A(1),
                         s.score == FMM_SCORE_SQDIST ? d : absolute(d));
         }
-        return sum_of_warp(sum.total());
+        return lane_sum<WARP>(sum.total());
     }
     /* dL/dw = < g, act(message) >, in every lane */
     __device__ A product(int lane) const
@@ -76,7 +69,7 @@ template <class T> struct pair_at {
         long_sum<A> sum;
         sum.start();
         for (int64_t c = lane; c < s.g.feat; c += WARP) sum.add(g(c), message(c));
-        return sum_of_warp(sum.total());
+        return lane_sum<WARP>(sum.total());
     }
     /* What the entry adds to channel c of out, or of out2, the gradient of z. */
     __device__ A term(int64_t c, bool second, A w, A ds) const

@@ -38,11 +38,11 @@
 struct fused_tiles_args {
     csr_view a;
     edge_view val;
-    const float *x, *y;
-    float *out;
-    int64_t x_row, y_row, out_row, feat, step; /* step: rows of a warp, see share_of */
-    int32_t shift;                             /* 2^shift groups share a row */
-    bool packs;                                /* rows of y can be read 16 bytes at a time */
+    dense_view<const float> x, y; /* of one head */
+    dense_view<float> out;
+    int64_t feat, step; /* step: rows of a warp, see share_of */
+    int32_t shift;      /* 2^shift groups share a row */
+    bool packs;         /* rows of y can be read 16 bytes at a time */
     bool mean, linear;
     edge_program<float> edge;
 };
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int feat = int(s.feat), stride = LANES << s.shift;
 
     const tiles_ring<float, S> windows =
-        make_ring<float, S>(memory, s.y, s.y_row, s.a.cols, 0, s.feat, s.packs, true);
+        make_ring<float, S>(memory, s.y.data, s.y.row, s.a.cols, 0, s.feat, s.packs, true);
 
     /* The lane's channels of a row in global memory. */
     auto read = [&](const float *from, bool there, float(&part)[PER][VEC]) {
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
      * before, and the last time it divides a mean. */
     auto flush = [&](bool last) {
         const float share = last && s.mean && length ? float(length) : 1.f;
-        float *const to = s.out + row * s.out_row;
+        float *const to = s.out.at(row, 0);
         UNROLLED(c, PER * VEC) {
             float *const all = &sum[c / VEC][c % VEC];
             for (int d = LANES; d < stride; d *= 2) *all += __shfl_xor_sync(ALL, *all, d);
@@ -194,10 +194,8 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             const uint32_t j = __shfl_sync(ALL, near, c, LANES);
             const float a = __shfl_sync(ALL, value, c, LANES);
             float other[PER][VEC];
-            read(s.y + (j < base ? int64_t(j) : 0) * s.y_row, j < base, other);
-            float dot = multiply(other);
-#pragma unroll
-            for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
+            read(s.y.at(j < base ? j : 0, 0), j < base, other);
+            const float dot = lane_sum<LANES>(multiply(other));
             add(j < base ? weigh(dot, a) : 0.f, other);
         }
         if (near < base) near = NONE;
@@ -205,7 +203,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
 
     fetch();
     windows.copy_window(0);
-    read(s.x + max(row, 0) * s.x_row, true, mine);
+    read(s.x.at(max(row, 0), 0), true, mine);
     for (int w = 0; w < windows.windows; w++) {
         const int leaving = w - S::READY + 1;
         const uint32_t base = uint32_t(max(leaving, 0)) * S::W;

@@ -42,12 +42,8 @@ extern "C" fmm_status fmm_fused_tiles_f32(const fmm_exec *exec, const fmm_call *
     fused_tiles_args s;
     s.a = view_csr(call->a);
     s.val = view_edges(call->a, call->val);
-    s.x = static_cast<const float *>(f->x->data);
-    s.y = static_cast<const float *>(f->y->data);
-    s.out = static_cast<float *>(f->out->data);
-    s.x_row = f->x->row_stride;
-    s.y_row = f->y->row_stride;
-    s.out_row = f->out->row_stride;
+    s.x = view_dense<const float>(f->x), s.y = view_dense<const float>(f->y);
+    s.out = view_dense<float>(f->out);
     s.feat = (int32_t)f->x->feat;
     s.packs = lies_in_packs(f->y, sizeof(float), 4);
     s.mean = f->reduce == FMM_MEAN;

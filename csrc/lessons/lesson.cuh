@@ -34,14 +34,6 @@ template <class T, int N = 1> struct sums {
     __device__ __forceinline__ T total(int k = 0) const { return whole[k] + part[k]; }
 };
 
-/* A sum over the lanes of a group of WIDTH neighbours; every lane of the warp calls it. */
-template <int WIDTH, class T> static __device__ __forceinline__ T lane_sum(T v)
-{
-#pragma unroll
-    for (int d = WIDTH / 2; d; d /= 2) v += __shfl_xor_sync(ALL, v, d);
-    return v;
-}
-
 /* < x, y > over the channels first, first + step, ... before feat. */
 template <class T>
 static __device__ __forceinline__ T dot_of(const T *x, const T *y, int64_t feat, int64_t first = 0,

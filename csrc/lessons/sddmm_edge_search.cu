@@ -71,13 +71,10 @@ static fmm_status run_shared(const fmm_exec *exec, const fmm_call *call)
 }
 
 static const char about[] = "a thread per entry, its row found by bisection";
+static const char shared[] = "as edge_search, a row that fills a block staged in shared memory";
 static const char source[] = "baseline of Nisa et al., HiPC 2018";
 
+#define ENTRY(b) lesson("edge_search:" #b, about, source, run<b>)
 fmm_algorithm sddmm_edge_search[] = {
-    lesson("edge_search:64", about, source, run<64>),
-    lesson("edge_search:128", about, source, run<128>),
-    lesson("edge_search:256", about, source, run<256>),
-    lesson("edge_shared", "as edge_search, a row that fills a block staged in shared memory",
-           source, run_shared),
-    {},
+    ENTRY(64), ENTRY(128), ENTRY(256), lesson("edge_shared", shared, source, run_shared), {},
 };

@@ -65,14 +65,11 @@ static fmm_status run_auto(const fmm_exec *exec, const fmm_call *call)
 }
 
 static const char about[] = "NT threads per row share out the columns";
+static const char chosen[] = "NT from the columns, and from the occupancy where rows are few";
 static const char source[] = "after Bell and Garland, SC 2009";
 
+#define ENTRY(nt) lesson("row_vector:" #nt, about, source, run<nt>)
 fmm_algorithm sddmm_row_vector[] = {
-    lesson("row_vector:4", about, source, run<4>),
-    lesson("row_vector:8", about, source, run<8>),
-    lesson("row_vector:16", about, source, run<16>),
-    lesson("row_vector:32", about, source, run<32>),
-    lesson("row_vector:auto", "NT from the columns, and from the occupancy where rows are few",
-           source, run_auto),
+    ENTRY(4), ENTRY(8), ENTRY(16), ENTRY(32), lesson("row_vector:auto", chosen, source, run_auto),
     {},
 };

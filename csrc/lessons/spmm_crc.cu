@@ -58,14 +58,11 @@ template <int C> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
     });
 }
 
+static const char about[] = "a warp per row and 32 columns, its entries cached in shared memory";
 static const char merged[] = "as crc, a warp covers C tiles of 32 columns";
 static const char source[] = "GE-SpMM, Huang et al., SC 2020";
 
+#define MERGED(c) lesson("warp_merge:" #c, merged, source, run<c>)
 fmm_algorithm spmm_crc[] = {
-    lesson("crc", "a warp per row and 32 columns, its entries cached in shared memory", source,
-           run<1>),
-    lesson("warp_merge:2", merged, source, run<2>),
-    lesson("warp_merge:4", merged, source, run<4>),
-    lesson("warp_merge:8", merged, source, run<8>),
-    {},
+    lesson("crc", about, source, run<1>), MERGED(2), MERGED(4), MERGED(8), {},
 };

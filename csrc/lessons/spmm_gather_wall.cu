@@ -168,26 +168,17 @@ template <int PER, int FLY> static fmm_status run(const fmm_exec *exec, const fm
 /* Loads of 16 bytes, and 32-bit places of rows of x. */
 static bool supports(const fmm_call *call)
 {
-    const int64_t vec = call->x->dtype == FMM_F64 ? 2 : 4;
-    const size_t bytes = call->x->dtype == FMM_F64 ? 8 : 4;
+    const int64_t bytes = call->x->dtype == FMM_F64 ? 8 : 4, vec = 16 / bytes;
     return lesson_supports(call) && !call->val->data && call->x->heads == 1 &&
            plan_given(call->a) && call->a->cols && call->x->row_stride <= UINT32_MAX &&
            segments_reach(call->a, 1, call->x->feat) && lies_in_packs(call->x, bytes, vec) &&
            lies_in_packs(call->y, bytes, vec);
 }
 
-/* The name says PER and FLY, which are the template's. */
-static fmm_algorithm wall(const char *name, lesson_run *run)
-{
-    return lesson(name, "gathers and adds rows of x, nothing else", "this project", run, supports,
-                  NULL, false);
-}
+static const char about[] = "gathers and adds rows of x, nothing else";
 
 /* Which of them is least depends on the width of the rows: all are tried. */
-fmm_algorithm spmm_gather_wall[] = {
-    wall("gather_wall:1x4", run<1, 4>),
-    wall("gather_wall:1x8", run<1, 8>),
-    wall("gather_wall:2x2", run<2, 2>),
-    wall("gather_wall:4x2", run<4, 2>),
-    {},
-};
+#define ENTRY(per, fly)                                                                            \
+    lesson("gather_wall:" #per "x" #fly, about, "this project", run<per, fly>, supports, NULL,     \
+           false)
+fmm_algorithm spmm_gather_wall[] = {ENTRY(1, 4), ENTRY(1, 8), ENTRY(2, 2), ENTRY(4, 2), {}};

@@ -51,8 +51,5 @@ template <int H> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
 static const char about[] = "a warp per row and 32 columns, entries by shuffle, H rows per block";
 static const char source[] = "Yang et al., Euro-Par 2018";
 
-fmm_algorithm spmm_row_split[] = {
-    lesson("row_split:4", about, source, run<4>),
-    lesson("row_split:16", about, source, run<16>),
-    {},
-};
+#define ENTRY(h) lesson("row_split:" #h, about, source, run<h>)
+fmm_algorithm spmm_row_split[] = {ENTRY(4), ENTRY(16), {}};

@@ -16,6 +16,7 @@
  * Source: the vectorised row kernels of Gale, Zaharia, Young and Elsen, "Sparse GPU Kernels for
  * Deep Learning", SC 2020. Guard: rows of x and y in whole groups of 16 bytes, at most 4 loads of
  * 32 lanes wide. */
+#include "../cuda/segments.cuh"
 #include "lesson.cuh"
 
 template <int LANES, int PER, class T>
@@ -74,17 +75,12 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call)
     });
 }
 
-/* Whether every row starts at 16 bytes and is whole loads long. */
-static bool in_loads(const fmm_dense *d)
-{
-    const int64_t vec = d->dtype == FMM_F64 ? 2 : 4;
-    return (uintptr_t)d->data % 16 == 0 && d->feat % vec == 0 && d->row_stride % vec == 0 &&
-           d->head_stride % vec == 0 && d->feat <= 4 * WARP * vec;
-}
-
+/* Rows of whole loads, which start at 16 bytes. */
 static bool supports(const fmm_call *call)
 {
-    return lesson_supports(call) && in_loads(call->x) && in_loads(call->y);
+    const int64_t bytes = call->x->dtype == FMM_F64 ? 8 : 4, vec = 16 / bytes;
+    return lesson_supports(call) && call->x->feat <= 4 * WARP * vec &&
+           lies_in_packs(call->x, bytes, vec) && lies_in_packs(call->y, bytes, vec);
 }
 
 fmm_algorithm spmm_row_vector[] = {

@@ -55,12 +55,8 @@ static const char about[] = "entries staged in shared memory, blocks of B column
 static const char swapped[] = "as shared:B, all rows of a column tile before the next tile";
 static const char source[] = "after Yang et al., Euro-Par 2018";
 
+#define ENTRY(b) lesson("shared:" #b, about, source, run<b, false>)
+#define SWAPPED(b) lesson("shared_swapped:" #b, swapped, source, run<b, true>)
 fmm_algorithm spmm_shared[] = {
-    lesson("shared:32", about, source, run<32, false>),
-    lesson("shared:128", about, source, run<128, false>),
-    lesson("shared:256", about, source, run<256, false>),
-    lesson("shared_swapped:32", swapped, source, run<32, true>),
-    lesson("shared_swapped:128", swapped, source, run<128, true>),
-    lesson("shared_swapped:256", swapped, source, run<256, true>),
-    {},
+    ENTRY(32), ENTRY(128), ENTRY(256), SWAPPED(32), SWAPPED(128), SWAPPED(256), {},
 };

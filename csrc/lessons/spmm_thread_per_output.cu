@@ -46,10 +46,5 @@ template <int B> static fmm_status run(const fmm_exec *exec, const fmm_call *cal
 static const char about[] = "one thread per output element, blocks of B columns of one row";
 static const char source[] = "baseline of Yang et al., Euro-Par 2018";
 
-fmm_algorithm spmm_thread_per_output[] = {
-    lesson("thread_per_output:32", about, source, run<32>),
-    lesson("thread_per_output:64", about, source, run<64>),
-    lesson("thread_per_output:128", about, source, run<128>),
-    lesson("thread_per_output:256", about, source, run<256>),
-    {},
-};
+#define ENTRY(b) lesson("thread_per_output:" #b, about, source, run<b>)
+fmm_algorithm spmm_thread_per_output[] = {ENTRY(32), ENTRY(64), ENTRY(128), ENTRY(256), {}};

@@ -9,29 +9,24 @@
  * is read at any rate, since its length comes from nnz and not from ptr. */
 #include "../cuda/common.cuh"
 
-static __device__ __forceinline__ unsigned long long fault(fmm_csr_code code, int64_t where)
-{
-    return (unsigned long long)(code == FMM_CSR_IDX) << 63 | (unsigned long long)where << 3 |
-           (unsigned long long)code;
-}
-
 static __global__ void __launch_bounds__(BLOCK)
     csr_check(const csr_view a, unsigned long long *report)
 {
     const int64_t first = this_thread(), step = all_threads();
-    unsigned long long worst = ~0ull;
+    uint64_t worst = UINT64_MAX;
     if (first == 0) {
-        if (__ldg(a.ptr) != 0) worst = fault(FMM_CSR_PTR_FIRST, 0);
-        if (__ldg(a.ptr + a.rows) != a.nnz) worst = min(worst, fault(FMM_CSR_PTR_LAST, a.rows));
+        if (__ldg(a.ptr) != 0) worst = FMM_CSR_FAULT(FMM_CSR_PTR_FIRST, 0);
+        if (__ldg(a.ptr + a.rows) != a.nnz)
+            worst = min(worst, FMM_CSR_FAULT(FMM_CSR_PTR_LAST, a.rows));
     }
     for (int64_t i = first + 1; i <= a.rows; i += step)
         if (__ldg(a.ptr + i) < __ldg(a.ptr + i - 1))
-            worst = min(worst, fault(FMM_CSR_PTR_FALLS, i));
+            worst = min(worst, FMM_CSR_FAULT(FMM_CSR_PTR_FALLS, i));
     /* idx is read past the caches, since nothing reads it again. */
     for (int64_t p = first; p < a.nnz; p += step)
         if ((uint32_t)__ldcs(a.idx + p) >= (uint32_t)a.cols)
-            worst = min(worst, fault(FMM_CSR_IDX, p));
-    if (worst != ~0ull) atomicMin(report, worst);
+            worst = min(worst, FMM_CSR_FAULT(FMM_CSR_IDX, p));
+    if (worst != UINT64_MAX) atomicMin(report, (unsigned long long)worst);
 }
 
 extern "C" fmm_status fmm_cuda_csr_check(const fmm_exec *exec, const fmm_csr *a, uint64_t *report)

@@ -37,32 +37,33 @@ static size_t sort_bytes(int64_t n)
     return bytes;
 }
 
-/* The workspace of a sort. */
+/* What a sort works in. */
 struct scratch {
-    void *sort;
-    size_t sort_bytes;
-    uint32_t *keys, *values, *rows; /* [n] each; rows of a transpose */
+    void *cub;
+    size_t cub_bytes;
+    pair keys, values;
+    uint32_t *rows; /* of a transpose */
 };
 
-/* The first `arrays` of the workspace's arrays hold keys, values and rows; CUB has what follows. */
-static scratch share_out(const fmm_exec *exec, int64_t n, int arrays)
+/* The first `arrays` of the workspace's arrays of [n] hold keys, values and rows; CUB has what
+ * follows. idx and eid are the second array of each pair until the sort is over. */
+static scratch share_out(const fmm_exec *exec, int64_t n, int arrays, int32_t *idx, int32_t *eid)
 {
     char *const at = static_cast<char *>(exec->workspace);
     const size_t size = padded(n);
+    const auto words = [](void *array) { return static_cast<uint32_t *>(array); };
     return scratch{at + arrays * size, exec->workspace_bytes - arrays * size,
-                   reinterpret_cast<uint32_t *>(at), reinterpret_cast<uint32_t *>(at + size),
-                   reinterpret_cast<uint32_t *>(at + 2 * size)};
+                   pair(words(idx), words(at)), pair(words(eid), words(at + size)),
+                   words(at + 2 * size)};
 }
 
 /* Sorts by keys of 0 .. most. The error of an earlier launch is asked for first, since CUB would
  * report it as one of its own. */
-static cudaError_t sort(const scratch &s, pair *keys, pair *values, int64_t n, int64_t most,
-                        cudaStream_t stream)
+static cudaError_t sort(scratch *s, int64_t n, int64_t most, cudaStream_t stream)
 {
-    size_t bytes = s.sort_bytes;
     if (const cudaError_t said = cudaPeekAtLastError()) return said;
-    return cub::DeviceRadixSort::SortPairs(s.sort, bytes, *keys, *values, (int)n, 0, bits_for(most),
-                                           stream);
+    return cub::DeviceRadixSort::SortPairs(s->cub, s->cub_bytes, s->keys, s->values, (int)n, 0,
+                                           bits_for(most), stream);
 }
 
 /* Leaves the device; what CUB says of a call is no error of the runtime. */
@@ -190,20 +191,17 @@ static cudaError_t sort_rows(const fmm_exec *exec, const coordinates &c, int64_t
     const cudaStream_t stream = stream_of(exec);
     const int64_t n = c.total;
     const unsigned blocks = blocks_for(n);
-    const scratch s = share_out(exec, n, 2);
+    scratch s = share_out(exec, n, 2, idx, eid);
     cudaError_t said = cudaSuccess;
-    /* idx and eid are the second array of each pair until the sort is over. */
-    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
-    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
     if (n) {
-        fill_columns<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        said = sort(s, &keys, &values, n, c.a.cols, stream);
-        fill_rows<<<blocks, BLOCK, 0, stream>>>(c, keys.Current(), values.Current());
-        if (said == cudaSuccess) said = sort(s, &keys, &values, n, c.a.rows, stream);
+        fill_columns<<<blocks, BLOCK, 0, stream>>>(c, s.keys.Current(), s.values.Current());
+        said = sort(&s, n, c.a.cols, stream);
+        fill_rows<<<blocks, BLOCK, 0, stream>>>(c, s.keys.Current(), s.values.Current());
+        if (said == cudaSuccess) said = sort(&s, n, c.a.rows, stream);
     }
-    find_groups<<<blocks_for(c.a.rows + 1), BLOCK, 0, stream>>>(keys.Current(), 1, n, c.a.rows,
+    find_groups<<<blocks_for(c.a.rows + 1), BLOCK, 0, stream>>>(s.keys.Current(), 1, n, c.a.rows,
                                                                 ptr);
-    if (n) finish_rows<<<blocks, BLOCK, 0, stream>>>(c, values.Current(), idx, eid);
+    if (n) finish_rows<<<blocks, BLOCK, 0, stream>>>(c, s.values.Current(), idx, eid);
     return said;
 }
 
@@ -285,21 +283,19 @@ extern "C" fmm_status fmm_cuda_transpose(const fmm_exec *exec, const fmm_csr *a,
         arrange_columns(exec, a, ptr, idx, eid, plan);
         return cuda_leave("transpose", exec, before);
     }
-    const scratch s = share_out(exec, a->nnz, 3);
+    scratch s = share_out(exec, a->nnz, 3, idx, eid);
     cudaError_t said = cudaSuccess;
-    pair keys(reinterpret_cast<uint32_t *>(idx), s.keys);
-    pair values(reinterpret_cast<uint32_t *>(eid), s.values);
     const unsigned blocks = blocks_for(a->nnz);
     if (a->nnz && a->rows) {
-        fill_entries<<<blocks, BLOCK, 0, stream>>>(view_csr(a), keys.Current(), values.Current(),
-                                                   s.rows);
-        said = sort(s, &keys, &values, a->nnz, a->cols, stream);
+        fill_entries<<<blocks, BLOCK, 0, stream>>>(view_csr(a), s.keys.Current(),
+                                                   s.values.Current(), s.rows);
+        said = sort(&s, a->nnz, a->cols, stream);
     }
-    find_groups<<<blocks_for(a->cols + 1), BLOCK, 0, stream>>>(keys.Current(), 1, a->nnz, a->cols,
+    find_groups<<<blocks_for(a->cols + 1), BLOCK, 0, stream>>>(s.keys.Current(), 1, a->nnz, a->cols,
                                                                ptr);
     if (a->nnz && a->rows)
         finish_columns<<<blocks, BLOCK, 0, stream>>>(
-            a->nnz, values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
+            a->nnz, s.values.Current(), s.rows, static_cast<const int32_t *>(a->eid), idx, eid);
     plan_build(exec, &made, plan, exec->workspace);
     return leave("transpose", exec, before, said);
 }

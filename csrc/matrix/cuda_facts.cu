@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(BLOCK) find_facts(const fmm_coo a, fact
         loops += r == c;
         falls |= r < last || (r == last && c < col_of(a, before));
     }
-    for (int d = WARP / 2; d; d /= 2) loops += __shfl_xor_sync(ALL, loops, d);
+    loops = lane_sum<WARP>(loops);
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = loops;
     /* A block's warps meet in shared memory, and its first thread writes the line. */
     const unsigned any_outside = __syncthreads_or(outside), any_falls = __syncthreads_or(falls);

@@ -30,10 +30,10 @@
 #include "cuda.h"
 
 template <class T> struct sddmm_args : dealt {
-    const T *own, *far; /* a and b */
-    T *e;               /* the result, a number for each edge and head */
-    int64_t own_row, own_head, far_head, e_row, e_head, feat; /* strides, and columns of a and b */
-    uint32_t far_row;                                         /* in bytes */
+    dense_view<const T> own, far; /* a and b */
+    dense_view<T> e;              /* the result, a number for each edge and head */
+    int64_t feat;                 /* columns of a and b */
+    uint32_t far_row;             /* from row to row of b, in bytes */
 };
 
 /* Sums `dot` over the group. Afterwards lane l holds, in its first BATCH / LANES elements (at least
@@ -87,14 +87,14 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
     PACK(T, VEC) own[PER];
     auto is_in = [&](int64_t tile, int i) { return tile + (i * LANES + lane) * VEC < s.feat; };
     auto read_own = [&](int32_t row, int64_t tile) {
-        const T *const from = s.own + row * s.own_row + head * s.own_head + lane * VEC + tile;
+        const T *const from = s.own.at(row, head, lane * VEC + tile);
         UNROLLED(i, PER) own[i] = load_if<T, VEC>(is_in(tile, i), from + i * STEP);
     };
     /* Where it gathers far rows. Channels past the end are the same zeros for every row. */
     const char *far[PER];
     uint32_t far_row[PER];
     auto find_far = [&](int64_t tile) {
-        const T *const at = s.far + head * s.far_head + lane * VEC + tile;
+        const T *const at = s.far.at(0, head, lane * VEC + tile);
         UNROLLED(i, PER) {
             const bool there = s.a.cols > 0 && is_in(tile, i);
             far[i] = there ? reinterpret_cast<const char *>(at + i * STEP)
@@ -222,8 +222,7 @@ static __global__ void __launch_bounds__(BLOCK, S::BLOCKS)
                 if (!there[e]) total[e] = A(0);
                 if (ANY && s.val.data) total[e] *= edge_number<A>(s.val, value[e]);
                 if (ANY ? !is_edge(s.val, edge[e]) : e >= here.left) continue;
-                store<T, 1>(s.e + (ANY ? edge[e] : here.from + e) * s.e_row + head * s.e_head,
-                            &total[e]);
+                store<T, 1>(s.e.at(ANY ? edge[e] : here.from + e, head), &total[e]);
             }
         }
     }
@@ -270,25 +269,16 @@ static void choose_lanes(const fmm_exec *exec, const fmm_csr *a, const sddmm_arg
 
 template <class T> static fmm_status sddmm_run(const fmm_exec *exec, const fmm_call *call)
 {
-    const fmm_dense *a = call->x, *b = call->b, *e = call->y;
-    int before;
-    TRY(cuda_enter("sddmm", exec, &before));
-
-    sddmm_args<T> s;
-    static_cast<dealt &>(s) = deal(exec, call->a, call->val, a->heads);
-    s.own = static_cast<const T *>(a->data);
-    s.far = static_cast<const T *>(b->data);
-    s.e = static_cast<T *>(e->data);
-    s.own_row = a->row_stride;
-    s.own_head = a->head_stride;
-    s.far_row = uint32_t(b->row_stride * int64_t(sizeof(T)));
-    s.far_head = b->head_stride;
-    s.e_row = e->row_stride;
-    s.e_head = e->head_stride;
-    s.feat = a->feat;
-
+    const fmm_dense *a = call->x, *b = call->b;
     const int full = 16 / sizeof(T);
     const bool packs = lies_in_packs(a, sizeof(T), full) && lies_in_packs(b, sizeof(T), full);
-    choose_lanes(exec, call->a, s, packs);
-    return cuda_leave("sddmm", exec, before);
+    return on_device("sddmm", exec, [&] {
+        sddmm_args<T> s;
+        static_cast<dealt &>(s) = deal(exec, call->a, call->val, a->heads);
+        s.own = view_dense<const T>(a), s.far = view_dense<const T>(b);
+        s.e = view_dense<T>(call->y);
+        s.feat = a->feat;
+        s.far_row = uint32_t(s.far.row * int64_t(sizeof(T)));
+        choose_lanes(exec, call->a, s, packs);
+    });
 }

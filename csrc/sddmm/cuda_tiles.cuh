@@ -26,12 +26,11 @@
 #include "../cuda/tiles.cuh"
 
 struct sddmm_tiles_args {
-    csr_view s; /* the names are those of the equation: e = s * (a b^T) */
-    const float *a, *b;
-    float *e;
-    int64_t a_row, b_row, e_row, feat; /* how far apart rows are, and how wide those of a and b */
-    int64_t step;                      /* rows of a warp, see share_of */
-    bool packs;                        /* rows of a and b can be read 16 bytes at a time */
+    csr_view s;                   /* the names are those of the equation: e = s * (a b^T) */
+    dense_view<const float> a, b; /* of one head */
+    dense_view<float> e;
+    int64_t feat, step; /* columns of a and b; rows of a warp, see share_of */
+    bool packs;         /* rows of a and b can be read 16 bytes at a time */
 };
 
 /* Behind the windows lie the warps' lists, an address for each lane. */
@@ -75,7 +74,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     const int64_t column = place * VEC, left_of_row = s.feat - column;
 
     const tiles_ring<float, S> windows =
-        make_ring<float, S>(memory, s.b, s.b_row, s.s.cols, 0, s.feat, s.packs, true);
+        make_ring<float, S>(memory, s.b.data, s.b.row, s.s.cols, 0, s.feat, s.packs, true);
 
     const int2 progress = progress_of(s.s, own);
     int at = progress.x;
@@ -94,7 +93,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
     float mine[ROWS][PER][VEC]; /* the warp's rows of a */
     UNROLLED(r, ROWS) {
         const int64_t row = min(int64_t(own.begin) + r, s.s.rows - 1);
-        read_part<S>(s.a + row * s.a_row + column, left_of_row, s.packs, mine[r]);
+        read_part<S>(s.a.at(row, 0, column), left_of_row, s.packs, mine[r]);
     }
     for (int w = 0; w < windows.windows; w++) {
         const int stage = w % S::STAGES;
@@ -148,7 +147,7 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
                     transpose_sum<float, LANES, BATCH>(dot, place);
                     const int q = k + place / SHARE * GROUPS + group;
                     if (place % SHARE == 0 && q < count[r])
-                        store<float, 1>(s.e + int64_t(start[r] + q) * s.e_row, dot);
+                        store<float, 1>(s.e.at(start[r] + q, 0), dot);
                 }
                 __syncwarp();
             }
@@ -164,13 +163,12 @@ static __global__ void __launch_bounds__(S::WARPS *WARP, 1)
             const int32_t j = p < until ? __ldg(s.s.idx + p) : -1;
             const bool inside = uint32_t(j) < uint32_t(s.s.cols);
             float other[PER][VEC], dot = 0;
-            read_part<S>(s.b + (inside ? j : 0) * s.b_row + column, inside ? left_of_row : 0,
-                         s.packs, other);
+            read_part<S>(s.b.at(inside ? j : 0, 0, column), inside ? left_of_row : 0, s.packs,
+                         other);
             UNROLLED(i, PER * VEC)
                 dot = fma(mine[r][i / VEC][i % VEC], other[i / VEC][i % VEC], dot);
-#pragma unroll
-            for (int d = LANES / 2; d; d /= 2) dot += __shfl_xor_sync(ALL, dot, d);
-            if (place == 0 && p < until) store<float, 1>(s.e + int64_t(p) * s.e_row, &dot);
+            dot = lane_sum<LANES>(dot);
+            if (place == 0 && p < until) store<float, 1>(s.e.at(p, 0), &dot);
         }
     }
 #endif

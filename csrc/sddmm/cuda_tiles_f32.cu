@@ -36,12 +36,8 @@ extern "C" fmm_status fmm_sddmm_tiles_f32(const fmm_exec *exec, const fmm_call *
     TRY(cuda_enter("sddmm", exec, &before));
     sddmm_tiles_args s;
     s.s = view_csr(call->a);
-    s.a = static_cast<const float *>(a->data);
-    s.b = static_cast<const float *>(b->data);
-    s.e = static_cast<float *>(call->y->data);
-    s.a_row = a->row_stride;
-    s.b_row = b->row_stride;
-    s.e_row = call->y->row_stride;
+    s.a = view_dense<const float>(a), s.b = view_dense<const float>(b);
+    s.e = view_dense<float>(call->y);
     s.feat = a->feat;
     /* Both operands, since a's rows are read 16 bytes at a time, too. */
     s.packs = lies_in_packs(a, sizeof(float), 4) && lies_in_packs(b, sizeof(float), 4);

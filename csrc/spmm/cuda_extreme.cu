@@ -88,8 +88,7 @@ static __global__ void __launch_bounds__(BLOCK)
                 if (chosen<T>(s, val, i, j, h, c))
                     sum += double(at<T>(s.z, j, h, c)) * double(at<T>(s.g, i, h, c));
         }
-#pragma unroll
-        for (int d = WARP / 2; d; d /= 2) sum += __shfl_xor_sync(ALL, sum, d);
+        sum = lane_sum<WARP>(sum);
         if (!lane) *element<T>(s.out, edge, h, 0) = narrow<T>(A(sum));
     }
 }

@@ -163,9 +163,7 @@ static fmm_status run(const fmm_exec *exec, const fmm_call *call, variant v)
 {
     int before;
     TRY(fmm_vendor_enter("spmv", exec, &before));
-    const fmm_status status = multiply(exec, call, v);
-    const fmm_status left = fmm_vendor_leave("spmv", exec, before);
-    return status != FMM_OK ? status : left;
+    return fmm_vendor_leave("spmv", exec, before, multiply(exec, call, v));
 }
 
 /* Whether cuSPARSE reads a vector as it lies. */

@@ -105,6 +105,5 @@ fmm_status fmm_cublas_run(const char *op, const fmm_exec *exec, const fmm_call *
         status = handle_of(op, exec, &handle);
     for (int64_t h = 0; status == FMM_OK && !fmm_vendor_empty(call) && h < call->x->heads; h++)
         status = one(exec, call, handle, h, (char *)exec->workspace + SCRATCH);
-    const fmm_status left = fmm_vendor_leave(op, exec, before);
-    return status != FMM_OK ? status : left;
+    return fmm_vendor_leave(op, exec, before, status);
 }

@@ -185,6 +185,7 @@ static fmm_status products(const fmm_cusparse_calls *calls, const fmm_exec *exec
 {
     const shape s = shape_of(calls, call, v);
     void *handle;
+    if (fmm_vendor_empty(call)) return fmm_vendor_zero(exec, call->y), FMM_OK;
     TRY(fmm_cusparse_handle(s.op, exec->index, exec->stream, &handle));
     if (v.coo)
         fmm_vendor_rows(exec, call->a, exec->workspace);
@@ -200,13 +201,7 @@ fmm_status fmm_cusparse_run(const fmm_cusparse_calls *calls, const fmm_exec *exe
 {
     int before;
     TRY(fmm_vendor_enter(calls->op, exec, &before));
-    fmm_status status = FMM_OK;
-    if (fmm_vendor_empty(call))
-        fmm_vendor_zero(exec, call->y);
-    else
-        status = products(calls, exec, call, v);
-    const fmm_status left = fmm_vendor_leave(calls->op, exec, before);
-    return status != FMM_OK ? status : left;
+    return fmm_vendor_leave(calls->op, exec, before, products(calls, exec, call, v));
 }
 
 /* Whether an operand lies as it wants them; `apart` where each head begins a matrix of its own. */

@@ -108,9 +108,11 @@ extern "C" fmm_status fmm_vendor_enter_at(const char *op, const void *data, int 
     return FMM_OK;
 }
 
-extern "C" fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int before)
+extern "C" fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int before,
+                                       fmm_status status)
 {
-    return cuda_leave(op, exec, before);
+    const fmm_status left = cuda_leave(op, exec, before);
+    return status != FMM_OK ? status : left;
 }
 
 extern "C" void fmm_vendor_return(int before) { cudaSetDevice(before); }

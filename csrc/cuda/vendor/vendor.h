@@ -47,10 +47,11 @@ static inline bool fmm_vendor_empty(const fmm_call *call)
     return !call->a->nnz || !call->x->heads || !call->x->feat;
 }
 
-/* Makes the device of the call, or the one that holds `data`, current; and back. */
+/* Makes the device of the call, or the one that holds `data`, current; and back. Leaving a call
+ * gives its status so far, or where that is FMM_OK what its launches came to. */
 fmm_status fmm_vendor_enter(const char *op, const fmm_exec *exec, int *before);
 fmm_status fmm_vendor_enter_at(const char *op, const void *data, int *device, int *before);
-fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int before);
+fmm_status fmm_vendor_leave(const char *op, const fmm_exec *exec, int before, fmm_status status);
 void fmm_vendor_return(int before);
 
 /* All on the call's stream. ptr as int32; the row of every entry; val[eid[p], head] as `dtype`. */
