@@ -46,11 +46,9 @@ static inline double f64_load(const double *p) { return *p; }
 static inline void f64_store(double *p, double v) { *p = v; }
 static inline float bf16_load(const uint16_t *p) { return bf16_value(*p); }
 /* Inlined in unrolled loops, the longer conversions would double the time these take to compile. */
-#define FMM_APART static __attribute__((noinline, unused))
 FMM_APART float f16_load(const uint16_t *p) { return f16_value(*p); }
 FMM_APART void f16_store(uint16_t *p, float v) { *p = f16_of(v); }
 FMM_APART void bf16_store(uint16_t *p, float v) { *p = bf16_of(v); }
-#undef FMM_APART
 
 #define f32_load_part(p, n) ((void)(n), f32_load(p))
 #define f64_load_part(p, n) ((void)(n), f64_load(p))

@@ -29,6 +29,8 @@
 #ifndef FMM_INLINE
 #define FMM_INLINE static inline __attribute__((always_inline))
 #endif
+/* A function that keeps to itself: what calls it is compiled sooner. */
+#define FMM_APART static __attribute__((noinline, unused))
 
 /* Loops over registers have to vanish for their arrays to become registers. */
 #ifdef __clang__

@@ -254,6 +254,7 @@ def close_together(rows, each, low, cols):
 WALKS = {  # how rows of b are walked along on CUDA
     "small rows, merged": lambda: (stencil(8, 8, points=9),) * 2,
     "as many heads as a merge has": lambda: (of_lengths([n % 14 for n in range(300)], 40), distinct(40, 90, 90)),
+    "longer merges": lambda: (distinct(900, 50, 3_000), of_lengths([3, 24, 1, 0, 25] * 10, 200)),
     "longer merges, of more rows": lambda: (distinct(9000, 50, 30_000), of_lengths([3, 24, 1, 0, 25] * 10, 200)),
     "copied rows among small ones": lambda: (of_lengths([1, 0, 2, 1, 1] * 20, 30), of_lengths([40, 3, 90] * 10, 99)),
     "a warp, several short rows at once": lambda: (distinct(9, 40, 250), distinct(40, 3000, 300)),
@@ -265,7 +266,13 @@ WALKS = {  # how rows of b are walked along on CUDA
 }
 
 
-@pytest.mark.parametrize("name", WALKS)
+# On a CPU nine thousand rows are merged as nine hundred are.
+LARGE_WALKS = {"longer merges, of more rows"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE_WALKS else []) for name in WALKS]
+)
 def test_every_walk_along_rows(name, device):
     a, b = (m.to(device) for m in WALKS[name]())
     found = [("whole", fusedmm.spgemm(a, b)), *products(a, b, device)]
