@@ -143,10 +143,19 @@ def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
         gout = random(*_result(ours, x, adj).shape, dtype=torch.float32, device=device, seed=4)
     adj.cache_transpose()
 
+    beyond = options.get("aggr") == "median" and not int(adj.degree()[0])
+
+    def look() -> None:
+        """Keeps PyG's median from entry -1, which it takes where the first node has no edges: CUDA ends with that."""
+        if beyond:
+            raise IndexError("takes entry -1 where the first node has no edges")
+
     def eager() -> Step:
+        look()
         return partial(gradients, peer_layer(name, sizes, options, ours), x, edges_of(adj), gout)
 
     def sparse() -> Step:
+        look()
         plain = options | ({"normalize": False} if name == "GCNConv" else {})
         matrix = torch_sparse(adj.gcn_norm() if name == "GCNConv" else adj)
         return partial(gradients, peer_layer(name, sizes, plain, ours), x, matrix, gout)
@@ -159,7 +168,7 @@ def trials(adj: fusedmm.CSR, label: str, compiles: bool) -> list[Trial]:
         return partial(gradients, fast, x, edges, gout)
 
     expected = 6 * 4 * adj.nnz * channels
-    check = partial(_error, adj, label, ours, x, gout) if adj.nnz <= CHECKED else None
+    check = partial(_error, adj, label, ours, x, gout) if adj.nnz <= CHECKED and not beyond else None
     found = [
         Trial("auto", lambda: partial(gradients, ours, x, adj, gout), "ours", check=check),
         Trial("PyG", eager, "peer", expected=expected),

@@ -265,6 +265,14 @@ def test_an_lstm_over_neighbours(device):
     )
 
 
+def test_median_where_the_first_nodes_have_no_edges(device):
+    """PyG's takes entry -1 then, which is none; with the nodes numbered from behind it finds the medians."""
+    mine, peer = (make(kind, "SAGEConv", F_IN, F_OUT, aggr="median").double().to(device) for kind in (ours, theirs))
+    peer.load_state_dict(mine.state_dict())
+    x, edges = on(device, (features(6, F_IN).double(), torch.tensor([[0, 1, 2, 5, 4, 3, 3], [3, 3, 3, 3, 5, 5, 5]])))
+    torch.testing.assert_close(mine(x, edges), peer(x.flip(0), 5 - edges).flip(0), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["median", "mul", "lstm"])
 def test_one_by_one_takes_no_batch(kind, device):
     layer = make(ours, "SAGEConv", F_IN, F_OUT, aggr=kind).to(device)
