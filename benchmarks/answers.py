@@ -22,7 +22,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("attention", "benchmarks", "cpu", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages")
+        for name in ("attention", "benchmarks", "cpu", "spmm", "sddmm", "fused", "spmv", "spgemm", "messages", "pyg")
     ),
 ]
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -252,6 +252,17 @@ def masks(document: Document) -> str:
     return grid(head, rows) if rows else ""
 
 
+def by_layer(document: Document) -> str:
+    """A line a layer, a column a graph: best peer / auto."""
+    lines: dict[str, dict[str, str]] = {}
+    for c in document["cases"]:
+        if (layer := c["case"].removesuffix(" forward + backward")) != c["case"]:
+            lines.setdefault(layer, {})[c["graph"]] = _cell(value(c, "best peer / auto"), "best peer / auto")
+    names = list(dict.fromkeys(c["graph"] for c in document["cases"]))
+    rows = [[f"`{layer}`", *(cells.get(graph, "") for graph in names)] for layer, cells in lines.items()]
+    return grid(["layer", *names], rows) if rows else ""
+
+
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(WALLS)),
     "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
@@ -287,6 +298,7 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spgemm_read": ("spgemm-cuda-plans", read),
     "spgemm_laplacians": ("spgemm-cuda-laplacians", by_case(["auto", "best peer / auto"])),
     "attention_masks": ("masks-cuda", masks),
+    "layers_cuda": ("layers-cuda", by_layer),
     "messages_cuda": ("messages-cuda", messages),
     "cpu_one_thread": ("spmm-cpu-wall", of_threads(1, by_width(WALLS))),
     "cpu_two_threads": ("spmm-cpu-wall", of_threads(2, by_width(WALLS))),
