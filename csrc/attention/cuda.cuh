@@ -199,7 +199,8 @@ static inline bool attention_packs(const fmm_attention *t)
 static inline bool is_narrow(const fmm_call *call)
 {
     const fmm_dense *far = call->x;
-    const int sides = fmm_attention_of(call)->score == FMM_DOT ? 2 : 1; /* k has as many as v */
+    const int sides =
+        fmm_attention_of(call)->score == FMM_DOT ? 2 : 1; /* k's rows, mostly as long */
     const int64_t row = sides * far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
     return few_columns_pay(call->index, call->a->nnz, far->rows, row);
 }

@@ -87,9 +87,9 @@ template <class T> static bool fills(const attend_args<T> &s, int score, int32_t
 
 /* Heads of 8 columns are the commonest. They have kernels of their own wherever the lanes of a head
  * exchange sums, for which the number of lanes is then known. So have those of 64 and 128 in 16
- * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. ROWS of 8
- * columns has registers for four rows in flight where others have two; COLS of dot with 64 and more
- * has not, and would spill 460 bytes. */
+ * bits where the arithmetic decides: without, gatv2 in bf16 took longer than in f32. The pass
+ * ROWS has registers for four rows in flight at heads of 8, where others have two. The pass COLS of
+ * dot has registers for two at heads of 64 and 128; with four it would spill 460 bytes. */
 template <class TASK, int VEC, int PER, int FLY, int BLOCKS>
 static void launch_walk(const fmm_exec *exec, const attend_args<typename TASK::T> &s, int64_t parts)
 {

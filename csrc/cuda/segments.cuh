@@ -29,7 +29,7 @@ template <class T_, int VEC_, int LANES_, int PER_, int FLY_, int BLOCKS_> struc
     typedef typename sum_of<T>::type A;
     static constexpr int VEC = VEC_, LANES = LANES_, PER = PER_, FLY = FLY_, BLOCKS = BLOCKS_;
     static constexpr int STEP = LANES * VEC;
-    static constexpr bool STAGED = FLY == 8 && VEC * sizeof(T) == 16;
+    static constexpr bool STAGED = FLY == 8 && VEC * sizeof(T) == 16 && LANES >= FLY;
     template <int N> using flying = group_shape<T_, VEC_, LANES_, PER_, N, BLOCKS_>;
 };
 

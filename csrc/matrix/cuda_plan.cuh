@@ -61,15 +61,12 @@ struct plan_view {
  * of 128 columns would rather have 128, of 32 columns not), 256 for 2 to 6 M, 1,024 for 13 M, 2,048
  * for 30 to 49 M and 4,096 for 78 M and more. A matrix of no more entries than TINY has no long
  * rows at all: host time is all there is to its calls, and the partial sums would cost an
- * allocation and a launch. Up to 200,000 entries a row of up to twice the mean is whole, if it has
- * at most 64: where rows are about equally long, nothing is joined (attention on 3,000 rows of 20:
- * 13.0 instead of 16.2 us, H100). */
+ * allocation and a launch. */
 enum { TINY = 256, LONGEST = 4096 };
-static inline int32_t plan_segment(int64_t nnz, int64_t rows)
+static inline int32_t plan_segment(int64_t nnz)
 {
-    const int64_t twice = 8 * ceil_div(nnz, 4 * rows + 1);
     return nnz <= TINY      ? TINY
-           : nnz < 200000   ? (int32_t)smaller(twice < 32 ? 32 : twice, 64)
+           : nnz < 200000   ? 32
            : nnz < 1000000  ? 64
            : nnz < 2000000  ? 128
            : nnz < 10000000 ? 256
@@ -94,7 +91,7 @@ static inline int64_t whole_rows(const fmm_csr *a)
 static inline int64_t whole_nnz(const fmm_csr *a) { return a->whole.nnz ? a->whole.nnz : a->nnz; }
 static inline plan_size size_of_plan(const fmm_csr *a)
 {
-    return plan_size{a->rows, a->nnz, plan_segment(whole_nnz(a), whole_rows(a))};
+    return plan_size{a->rows, a->nnz, plan_segment(whole_nnz(a))};
 }
 
 /* A row is long if it has more than `segment` entries, hence these bounds. */

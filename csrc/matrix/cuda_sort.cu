@@ -251,7 +251,7 @@ static void launch(const fmm_exec *exec, Source s, int n, int groups, int bit, i
     /* The sort goes to and fro between two pairs of arrays. */
     pairs here = {array[0], array[1]}, there = {array[2], array[3]};
     int *counts = reinterpret_cast<int *>(at + 4 * padded(n));
-    const plan_size made = {groups, n, plan_segment(n, groups)};
+    const plan_size made = {groups, n, plan_segment(n)};
     target out = {ptr, idx, eid, view_plan(plan, made, plan_segments_max(made)), answer};
     void *args[] = {&s, &here, &there, &counts, &n, &groups, &bit, &end_bit, &out};
     const auto kernel = blocks == 1 ? arrange<true, Source> : arrange<false, Source>;

@@ -32,9 +32,10 @@ enum {
     ROWS_TOGETHER = 32 /* rows of class 0 that a warp takes at once, at most */
 };
 
-/* Entries of a row of A beyond which windows of C's entries (cuda_entries.cuh) are not taken: each
- * of them would walk along the whole row. A with a row of 9,458 entries, times a matrix with one
- * entry a row: 133 to 139 us by rows where windows took 402 (H100). */
+/* Entries of a row of A beyond which windows of C's entries (cuda_entries.cuh) are not taken, but
+ * for few rows (cuda_few.cuh), which are not looked at: each window would walk along the whole row.
+ * A with a row of 9,458 entries, times a matrix with one entry a row: 133 to 139 us by rows where
+ * windows took 402 (H100). */
 enum { LONG_WALK = 1024 };
 
 typedef unsigned long long counter; /* what atomicAdd takes */

@@ -20,7 +20,8 @@ template <class T, int LANES, int PER, int TIMES, class Kernel>
 static fmm_status choose_rows(const fmm_exec *exec, const tiles_args<T> &s, Kernel kernel)
 {
     const int64_t strips = ceil_div(s.feat * (int64_t)sizeof(T), LANES * PER * 16);
-    const int64_t blocks = tiles_blocks(exec, s.a.rows, strips, 20 * 4);
+    /* In 16 bits, sums of four rows in 20 warps would spill. */
+    const int64_t blocks = tiles_blocks(exec, s.a.rows, strips, sizeof(T) == 2 ? 64 : 20 * 4);
     auto choose = [&](auto of_block) {
         return for_least<1, 2, 3, 4>(ceil_div(s.a.rows, of_block * blocks), [&](auto warp_rows) {
             constexpr int warps = of_block, rows = warp_rows,

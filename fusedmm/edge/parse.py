@@ -239,7 +239,7 @@ def _fault(text: str, error: Exception) -> str:
     if isinstance(error, (RecursionError, MemoryError)) or "too many nested" in str(error):
         return "is nested deeper than Python reads"
     line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None)
-    at = sum(len(before) for before in text.splitlines(keepends=True)[: line - 1]) + (column or len(text) + 1)
+    at = sum(len(before) + 1 for before in text.split("\n")[: line - 1]) + (column or len(text) + 1)
     at = text.find("\0") + 1 or at
     if at > len(text):
         return "ends where a number, s, a or a function has to follow"

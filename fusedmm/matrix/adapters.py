@@ -116,7 +116,7 @@ def as_csr(adj: Any, *, size: Size = None, check: bool = True, **others: NoRetur
     """
     if others:
         refuse("as_csr", others, **OF_A_SIZE)
-    if type(check) is not bool and check != DEFERRED:
+    if type(check) is not bool and not (type(check) is int and check == DEFERRED):
         require_flags("as_csr", check=check)
     if isinstance(adj, CSR):
         return adj

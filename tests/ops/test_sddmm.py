@@ -27,6 +27,22 @@ def test_covering_array(case: Case, device):
             assert torch.equal(e.cpu(), exact.to(case.dtype)), algorithm
 
 
+@pytest.mark.parametrize("heads", [(), (2,)], ids=["flat", "2 heads"])
+@pytest.mark.parametrize("weighted", [True, False], ids=["values", "no values"])
+@pytest.mark.parametrize("feat", [512, 516, 1020, 1024, 1028])
+def test_rows_of_many_columns(feat, weighted, heads, device):
+    """Those that CUDA keeps in registers, and wider ones; edges in no order."""
+    g = torch.Generator().manual_seed(0)
+    row, col = torch.randint(0, 40, (300,), generator=g), torch.randint(0, 30, (300,), generator=g)
+    adj = fusedmm.CSR.from_coo(row, col, torch.randn(300, generator=g) if weighted else None, (40, 30)).to(device)
+    a, b = (torch.randn(n, *heads, feat, generator=g).to(device) for n in (40, 30))
+    exact, magnitude, n = sddmm_oracle(adj, a, b)
+    for algorithm in own_algorithms("sddmm", device):
+        e = run_or_decline(fusedmm.sddmm, adj, a, b, algorithm=algorithm)
+        if e is not None:
+            assert_within(e, exact, magnitude, n, torch.float32, algorithm, "sddmm dot")
+
+
 @pytest.mark.parametrize("case", cases(seed=1), ids=str)
 def test_the_two_operands_may_lie_differently(case: Case, device):
     """a in one layout, b in another: each has its own strides."""

@@ -262,6 +262,9 @@ WALKS = {  # how rows of b are walked along on CUDA
     "a warp, too many products to hash": lambda: (of_lengths([33] * 6, 40), close_together(40, 33, 60_000, 75_000)),
     "a block, entry by entry": lambda: (distinct(3, 300, 600), distinct(300, 600, 30_000)),
     "a block, ranked": lambda: (distinct(3, 300, 600), distinct(300, 600, 900)),
+    # Of a row of more entries than LONG_WALK windows of C take no part; in few rows nobody looks for one.
+    "long rows of a": lambda: (of_lengths([1024, 1025, 3, 0, 1200], 1_200), of_lengths([1] * 1_200, 17_000)),
+    "long rows of a, few": lambda: (of_lengths([1024, 1025, 3, 0, 1200], 1_200), of_lengths([1] * 1_200, 900)),
     "a block, long rows shared": lambda: (distinct(3, 6, 12), distinct(6, 9000, 20_000)),
 }
 

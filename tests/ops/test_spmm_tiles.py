@@ -31,15 +31,18 @@ def test_spmm_tiles(kind, dtype, feat, cuda):
         assert torch.equal(y, fusedmm.spmm(matrix_, wide[:, :feat], reduce=reduce, algorithm="tiles"))
 
 
-@pytest.mark.parametrize("rows", [1, 60, 3000, 4267, 9000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("each", [0.01, 0.5, 22, 33, 48.3, 64.5, 80, 80.1])
 @pytest.mark.parametrize("feat", [32, 264])
-def test_spmm_tiles_of_any_number_of_rows(rows, feat, cuda):
-    """Rows are dealt out evenly, for one strip and for several."""
+def test_spmm_tiles_of_any_number_of_rows(each, feat, dtype, cuda):
+    """So many for each multiprocessor are dealt out evenly, for one strip and for several. Where the fullest of 16
+    warps would have a row more than most, there are 20."""
+    rows = int(each * torch.cuda.get_device_properties(cuda).multi_processor_count)
     kept = torch.rand(rows, 300, device=cuda) < 0.2
-    adj = fusedmm.CSR.from_dense(kept * torch.randn(rows, 300, device=cuda))
-    x = torch.randn(300, feat, device=cuda)
+    adj = fusedmm.CSR.from_dense((kept * torch.randn(rows, 300, device=cuda)).to(dtype))
+    x = torch.randn(300, feat, device=cuda).to(dtype)
     y = fusedmm.spmm(adj, x, algorithm="tiles")
-    assert_within(y, *spmm_oracle(adj, x, "sum"), torch.float32)
+    assert_within(y, *spmm_oracle(adj, x, "sum"), dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
