@@ -6,6 +6,8 @@
  *       yes, a head of up to 512 B   -> one pack a lane and row, in batches of several entries
  *       yes, a wider head            -> several packs a lane and row, one entry at a time
  *     heads of 8, 64 or 128 columns in f32 -> 8 columns a lane, with a kernel for that number
+ *     heads of 64 or 128 in 16 bits        -> kernels for that number where arithmetic decides;
+ *                                             of additive scores 16 columns a lane
  *
  * A kernel is compiled for one shape: the compiler then keeps a lane's columns in registers and
  * knows how many loads a batch starts. */

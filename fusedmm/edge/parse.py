@@ -243,7 +243,8 @@ def _fault(text: str, error: Exception) -> str:
     at = text.find("\0") + 1 or at
     if at > len(text):
         return "ends where a number, s, a or a function has to follow"
-    return f"cannot be read from character {at} on: {_cut(text[at - 1 :])!r}"
+    hint = "; functions have ( ), products *" if text[at - 1].isalnum() else ""
+    return f"cannot be read from character {at} on: {_cut(text[at - 1 :])!r}{hint}"
 
 
 def parse(text: str) -> Expression:

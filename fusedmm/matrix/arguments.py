@@ -60,7 +60,7 @@ def require_device(name: str, device: Any) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise ValueError(f"{name}: there is no {device!r}") from None
+        raise ValueError(f"{name}: there is no {device!r}; cpu, cuda and cuda:0 are names of devices") from None
     if found.type not in DEVICES:
         raise ValueError(f"{name} must be cpu or cuda, not {str(device)!r}")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():

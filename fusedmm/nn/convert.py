@@ -24,8 +24,9 @@ CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterDict, 
 MAPS = ("Linear", "HeteroLinear", "HeteroDictLinear")
 ACTIVATIONS = "torch.nn.modules.activation"
 LOST = (
-    "explainers and hooks of messages have these compute as PyG's layers do, in their time and memory, but are refused "
-    "where cached is set; refused are torch.jit, and aggr, flow, node_dim, decomposed_layers or a method set later"
+    "with explainers or hooks of messages these layers compute as PyG's do, in the time and memory of PyG's; where "
+    "cached is set both are refused. torch.jit is refused. So are aggr, flow, node_dim, decomposed_layers or a method "
+    "that is set later"
 )
 
 M = TypeVar("M", bound=Module)  # what stands in the place of a layer has its arguments and attributes

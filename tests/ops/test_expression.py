@@ -153,7 +153,7 @@ def test_hostile_texts(text, piece):
         (" s) * a", "'s) * a' has no ( for the ) at character 2"),
         ("tanh)s(", "'tanh)s(' has no ( for the ) at character 5"),
         ("s +", "'s +' ends where a number, s, a or a function has to follow"),
-        ("s a", "'s a' cannot be read from character 3 on: 'a'"),
+        ("s a", "'s a' cannot be read from character 3 on: 'a'; functions have ( ), products *"),
         ("(s*a\n+ $)", "'(s*a\\n+ $)' cannot be read from character 8 on: '$)'"),
         ("s\0", "'s\\x00' cannot be read from character 2 on: '\\x00'"),
         (" ", "'' is empty; s*a is an example of an expression"),
