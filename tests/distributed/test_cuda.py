@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from distributed.every_call import NODES, calls, graph
+from distributed.every_call import NODES, calls, graph, normal
 from support.ranks import Rounded, Whole, both, on_ranks, require_equal
 
 import fusedmm
@@ -45,6 +45,16 @@ def test_rows_of_own_columns_are_computed_first(cut, pieces, cuda, monkeypatch):
         if name.startswith(("spmm", "GCN")):
             require_equal(both(whole, compute, given, role, mode=Rounded))
     assert any(taken) and max(taken) < NODES // 8
+
+
+@pytest.mark.parametrize("feat", [64, 128])
+def test_sddmm_chooses_lanes_by_the_whole_matrix(feat, cuda):
+    """Its rows are short in the mean, which asks for fewer lanes of more columns: another order of sums."""
+    nodes, edges = 20_000, 200_000
+    row, col = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(7)).to(cuda)
+    whole = Whole(row, col, (nodes, nodes), [0, 9_000, nodes])
+    given = {k: (role, normal(nodes, feat, device=cuda, seed=seed)) for k, role, seed in (("a", "r", 1), ("b", "c", 2))}
+    require_equal(both(whole, lambda adj, a, b: fusedmm.sddmm(adj, a, b), given, "e", mode=Rounded))
 
 
 def test_one_rank_is_a_csr(cuda):
