@@ -265,7 +265,6 @@ def by_layer(document: Document) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark: the suite, and what is made of it
     "spmm_twins": ("spmm-cuda-twins", by_width(WALLS)),
-    "spmm_cusparse": ("spmm-cuda-twins", by_width(["cusparse / ours"])),
     "spmm_ddi": ("spmm-cuda-ddi", listed(DDI)),
     "spmm_kept": ("spmm-cuda-kept", by_width(["cusparse / ours"])),
     "spmm_pruned": ("spmm-cuda-pruned", layers(PEERS)),
@@ -275,7 +274,6 @@ TABLES: dict[str, tuple[str, Callable[[Document], str]]] = {  # of a page's mark
     "spmm_block": ("spmm-cuda-sweeps", listed([f"thread_per_output:{b}" for b in BLOCKS])),
     "spmm_row_split": ("spmm-cuda-sweeps", by_width(["cusparse / row_split"])),
     "sddmm_twins": ("sddmm-cuda-twins", by_width(["best peer / ours", "wall / ours"])),
-    "sddmm_cusparse": ("sddmm-cuda-twins", by_width(["cusparse / ours"])),
     "sddmm_ddi": ("sddmm-cuda-ddi", listed(DDI)),
     "sddmm_pruned": ("sddmm-cuda-pruned", layers(PEERS)),
     "sddmm_blocking": ("sddmm-cuda-sweeps", listed(["ours", "cusparse", "cublas", *SDDMM_LESSONS])),
