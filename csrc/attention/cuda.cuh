@@ -195,13 +195,16 @@ static inline bool attention_packs(const fmm_attention *t)
     return packs;
 }
 
-/* Whether fewer columns at a time pay, of the values that are gathered. */
+/* How many rows FORWARD gathers of an entry's column: v's, and for dot scores k's, which mostly are
+ * as long. */
+static inline int gathered_rows(int score) { return score == FMM_DOT ? 2 : 1; }
+
+/* Whether fewer columns at a time pay, of the rows that are gathered. */
 static inline bool is_narrow(const fmm_call *call)
 {
     const fmm_dense *far = call->x;
-    const int sides =
-        fmm_attention_of(call)->score == FMM_DOT ? 2 : 1; /* k's rows, mostly as long */
-    const int64_t row = sides * far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
+    const int rows = gathered_rows((int)fmm_attention_of(call)->score);
+    const int64_t row = rows * far->heads * far->feat * (int64_t)fmm_dtype_bytes(far->dtype);
     return few_columns_pay(call->index, call->a->nnz, far->rows, row);
 }
 /* The call with its one head of 128 columns as two heads of 64, which have the same scores and

@@ -26,7 +26,7 @@ template <class SHAPE, class T> static void deal_lanes(attend_args<T> *s, int sc
     /* ADDITIVE has one number a head on the side of the score, which needs no lane of its own. */
     const int64_t feat = s->feat_v > s->feat || score == FMM_ADDITIVE ? s->feat_v : s->feat;
     int32_t most = BITS >= 0 && BITS < 5 && PER > 1 ? 4 : 5;
-    const int bytes = VEC * PER * (int)sizeof(T) * (score == FMM_DOT ? 2 : 1); /* k and v */
+    const int bytes = VEC * PER * (int)sizeof(T) * gathered_rows(score);
     while (s->narrow && bytes << most > 256) most--;
     int32_t heads = 0, bits = 0;
     while (heads < 5 && 1 << heads < s->heads) heads++;

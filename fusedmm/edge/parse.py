@@ -219,6 +219,7 @@ class _Reader:
 
 
 def _cut(piece: str) -> str:
+    """A piece as errors show it."""
     return piece if len(piece) <= 60 else piece[:57] + "..."
 
 

@@ -77,7 +77,7 @@ class SpGEMMPlan(Generic[M]):
         c: the pattern of the product, or of its mask.
         schedule: int64, opaque: how the rows are shared out.
         colours: int32 [rows], of rows that share no column; empty but for "kkmcr" and "kkmcw".
-        products: int32, opaque, for "auto": where each goes (CUDA), or which rows of c are as the one before (a CPU).
+        products: int32, opaque, for "auto": on CUDA where each product goes, on a CPU which rows are as the one before.
         masked: whether c is a mask.
         algorithm: the name that it was made with.
 

@@ -106,26 +106,26 @@ def test_heads_of_queries_alone():
 ROW = torch.tensor([0, 1])
 PTR = torch.tensor([0, 1, 2])
 STORED = {"ptr": PTR, "idx": ROW, "shape": torch.tensor([2, 2])}
-FLAGS = {
-    "spgemm": ("sorted", lambda flag: fusedmm.spgemm(A, A.t(), sorted=flag)),
-    "spgemm_plan": ("sorted", lambda flag: fusedmm.spgemm_plan(A, A.t(), sorted=flag)),
-    "attention": ("training", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, training=flag)),
-    "attention ": ("return_lse", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_lse=flag)),
-    "attention  ": ("return_weights", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_weights=flag)),
-    "as_csr": ("check", lambda flag: fusedmm.as_csr(EDGES, check=flag)),
-    "from_csr": ("check", lambda flag: fusedmm.CSR.from_csr(PTR, ROW, check=flag)),
-    "from_coo": ("check", lambda flag: fusedmm.CSR.from_coo(ROW, ROW, check=flag)),
-    "from_edge_index": ("check", lambda flag: fusedmm.CSR.from_edge_index(EDGES, check=flag)),
-    "from_torch": ("check", lambda flag: fusedmm.CSR.from_torch(torch.eye(2).to_sparse(), check=flag)),
-    "from_scipy": ("check", lambda flag: fusedmm.CSR.from_scipy(A.to_scipy(), check=flag)),
-    "from_tensors": ("check", lambda flag: fusedmm.CSR.from_tensors(STORED, check=flag)),
-    "to": ("non_blocking", lambda flag: A.to("cpu", non_blocking=flag)),
-    "gcn_norm": ("improved", lambda flag: gcn_norm(fusedmm.as_csr(EDGES), flag)),
-    "gcn_norm ": ("add_self_loops", lambda flag: fusedmm.as_csr(EDGES).gcn_norm(add_self_loops=flag)),
-    "convert": ("report", lambda flag: fusedmm.convert(torch.nn.Identity(), report=flag)),
-    "dropout": ("training", lambda flag: distributed.dropout(X3, 0.0, own_rows(), flag)),
-    "to ": ("non_blocking", lambda flag: own_rows().to(non_blocking=flag)),
-}
+FLAGS = [  # a function, its flag, and a call
+    ("spgemm", "sorted", lambda flag: fusedmm.spgemm(A, A.t(), sorted=flag)),
+    ("spgemm_plan", "sorted", lambda flag: fusedmm.spgemm_plan(A, A.t(), sorted=flag)),
+    ("attention", "training", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, training=flag)),
+    ("attention", "return_lse", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_lse=flag)),
+    ("attention", "return_weights", lambda flag: fusedmm.attention(PATTERN, X3, X4, X4, return_weights=flag)),
+    ("as_csr", "check", lambda flag: fusedmm.as_csr(EDGES, check=flag)),
+    ("from_csr", "check", lambda flag: fusedmm.CSR.from_csr(PTR, ROW, check=flag)),
+    ("from_coo", "check", lambda flag: fusedmm.CSR.from_coo(ROW, ROW, check=flag)),
+    ("from_edge_index", "check", lambda flag: fusedmm.CSR.from_edge_index(EDGES, check=flag)),
+    ("from_torch", "check", lambda flag: fusedmm.CSR.from_torch(torch.eye(2).to_sparse(), check=flag)),
+    ("from_scipy", "check", lambda flag: fusedmm.CSR.from_scipy(A.to_scipy(), check=flag)),
+    ("from_tensors", "check", lambda flag: fusedmm.CSR.from_tensors(STORED, check=flag)),
+    ("to", "non_blocking", lambda flag: A.to("cpu", non_blocking=flag)),
+    ("gcn_norm", "improved", lambda flag: gcn_norm(fusedmm.as_csr(EDGES), flag)),
+    ("gcn_norm", "add_self_loops", lambda flag: fusedmm.as_csr(EDGES).gcn_norm(add_self_loops=flag)),
+    ("convert", "report", lambda flag: fusedmm.convert(torch.nn.Identity(), report=flag)),
+    ("dropout", "training", lambda flag: distributed.dropout(X3, 0.0, own_rows(), flag)),
+    ("to", "non_blocking", lambda flag: own_rows().to(non_blocking=flag)),
+]
 
 
 def own_rows():
@@ -133,12 +133,11 @@ def own_rows():
     return distributed.DistCSR.from_edges(torch.arange(3), torch.arange(3), None, torch.tensor([0, 3]), None)
 
 
-@pytest.mark.parametrize("function", FLAGS)
-def test_what_is_neither_true_nor_false_is_refused(function):
+@pytest.mark.parametrize(("function", "name", "call"), FLAGS, ids=lambda of: of if isinstance(of, str) else "")
+def test_what_is_neither_true_nor_false_is_refused(function, name, call):
     """As a condition the text "no" is true, and 0 and None are false, so that none of them would be noticed."""
-    name, call = FLAGS[function]
     for flag in ("no", 1, 0, None, torch.tensor(True)):
-        wanted = re.escape(f"{function.strip()}: {name} must be True or False, not {flag!r}")
+        wanted = re.escape(f"{function}: {name} must be True or False, not {flag!r}")
         with pytest.raises(TypeError, match=f"^{wanted}$"):
             call(flag)
     for flag in (True, False):
